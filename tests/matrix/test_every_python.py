@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mltop.tui.commands.help import files
+from mltop.tui.commands.help import files, topics
 from tests import pythons
 from tests.documents import ROOT
 from tests.terminal import Terminal
@@ -131,7 +131,7 @@ def _is_object(text: str) -> None:
 
 
 def _names_topics(text: str) -> None:
-    assert [line.split()[0] for line in text.splitlines()] == list(files())
+    assert [line.split()[0] for line in text.splitlines()] == list(topics())
 
 
 def _is_text(text: str) -> None:

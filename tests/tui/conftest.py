@@ -13,6 +13,8 @@ import textual.pilot
 from textual._context import active_app
 from textual.css.stylesheet import Stylesheet
 
+from mltop.tui.screens import spare
+
 _PARSED: dict[tuple[Any, ...], list[Any]] = {}
 
 
@@ -30,6 +32,12 @@ def _style_sheets_are_parsed_once() -> Iterator[None]:
     Stylesheet._parse_rules = parse_once  # type: ignore[method-assign]
     yield
     Stylesheet._parse_rules = parse  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _graphs_are_of_the_newest_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which frames a busy machine skips is not seen on the screen."""
+    monkeypatch.setattr(spare, "REDRAWN_S", 0.001)
 
 
 @pytest.fixture(autouse=True)

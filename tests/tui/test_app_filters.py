@@ -12,7 +12,8 @@ from mltop.tui.render.cells import Row, plain
 from mltop.tui.render.glyphs import ASCII
 from mltop.tui.render.rows import LazyRows, Sort
 from mltop.tui.screens.bars import FilterBox, FilterHistory, filter_line, typing_line
-from mltop.tui.screens.help.screen import EXAMPLES, HelpScreen, drawable
+from mltop.tui.screens.help.lines import EXAMPLES, drawable
+from mltop.tui.screens.help.screen import HelpScreen
 from mltop.tui.screens.rows import SubjectRows, narrowed
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
@@ -163,6 +164,33 @@ async def test_the_help_is_searched() -> None:
         await screen.shows("memory in use")
 
 
+async def test_a_search_of_the_help_finds_terms_too() -> None:
+    async with opened(size=(120, 40)) as screen:
+        await screen.press("question_mark")
+        await type_filter(screen, "straggler")
+        await screen.shows("Training jobs", "sets their pace")
+        await screen.shows_not("Panes")
+
+
+async def test_the_help_begins_with_the_keys_of_this_pane() -> None:
+    async with opened(size=(120, 60)) as screen:
+        for key, pane, own in (("4", "stacks", "mark this rank"), ("3", "ranks", "send a signal")):
+            await screen.press(key, "question_mark")
+            lines = (await screen.shows(f"In this pane ({pane})")).splitlines()
+            at = next(at for at, line in enumerate(lines) if line.startswith(f"In this pane ({pane})"))
+            assert at < 6 and own in " ".join(lines[at : at + 5])
+            await screen.press("escape")
+
+
+async def test_tab_turns_the_page_to_words_and_marks() -> None:
+    async with opened(size=(120, 100)) as screen:
+        await screen.press("question_mark", "tab")
+        text = await screen.shows("What a GPU or a rank does", "computes alone", "PSU brake")
+        assert "F9 K" not in text
+        await screen.press("tab")
+        await screen.shows("F9 K")
+
+
 async def test_up_recalls_earlier_filters_of_any_pane() -> None:
     async with opened() as screen:
         for text in ("sleep", "temp>85", "sleep"):
@@ -200,11 +228,11 @@ async def test_esc_closes_the_line_before_it_cancels_a_dump() -> None:
 
 
 async def test_the_help_explains_every_field() -> None:
-    async with opened(size=(160, 120)) as screen:
+    async with opened(size=(80, 250)) as screen:
         await screen.press("question_mark")
         text = await screen.shows("Filter: /")
         for field in FIELDS.values():
-            assert f"  {field.name} " in text and field.meaning in text, field.name
+            assert f"  {field.name} " in text and field.meaning in " ".join(text.split()), field.name
 
 
 async def test_the_help_is_plain_ascii_where_the_terminal_is() -> None:

@@ -183,7 +183,7 @@ async def test_instances_stand_below_their_gpu_and_open_it() -> None:
 
 
 async def test_t_shows_the_timelines_of_all_gpus_and_keeps_the_cursor() -> None:
-    async with opened(throttled(), size=(120, 40)) as screen:
+    async with opened(throttled(), size=(160, 40)) as screen:
         await screen.press("2")
         await screen.step(11)
         await screen.press("j", "j", "j", "T")

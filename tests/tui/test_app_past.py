@@ -9,10 +9,11 @@ import pytest
 from mltop.probes.model import KernelEvent
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.past.travel import STEPS_S, moment_words, step_s
+from tests.scenes import NOW, Scene, watched
 from tests.tui import fake_views
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import T0
-from tests.tui.opened import Opened, opened
+from tests.tui.opened import Opened, opened, utc
 
 
 def views(ticks: int = 40) -> list[FleetView]:
@@ -78,8 +79,38 @@ async def test_a_click_on_a_graph_shows_that_moment() -> None:
         await screen.until(lambda: screen.app.paused, "the past")
         assert screen.app.moment is not None and T0 < screen.app.moment < T0 + 39
         moment = screen.app.moment
-        await screen.pilot.click("#graphs", offset=(3, 1))
+        await screen.pilot.click("#graphs", offset=(3, 0))
         assert screen.app.moment == moment, "its name is of no time"
+
+
+GRAPHS = {
+    "overview": (),
+    "node": ("2",),
+    "gpu": ("2", "j", "enter"),
+    "ranks": ("3",),
+    "stacks": ("t",),
+    "links": ("5",),
+    "events": ("6",),
+    "incidents": ("8",),
+    "incident": ("8", "enter"),
+}
+
+
+@pytest.mark.parametrize("pane", GRAPHS)
+async def test_a_click_on_the_graph_of_any_pane_shows_that_moment(pane: str) -> None:
+    scene = Scene(hung_s=95.0, ranks=4, watched_s=120.0, step_s=6.0)
+    with utc():
+        app = watched(scene)
+        async with app.run_test(size=(200, 80)) as pilot:
+            screen = Opened(app, pilot, None)  # type: ignore[arg-type]
+            await screen.until(lambda: app.picture is not None, "the first picture")
+            await screen.press(*GRAPHS[pane])
+            text = await screen.shows(" now")
+            at, axis = next((y, line) for y, line in enumerate(text.splitlines()) if line.rstrip().endswith(" now"))
+            await pilot.click(offset=(len(axis.rstrip()) - len("now") - 5, at - 1))
+            await screen.until(lambda: app.moment is not None, "the past")
+            assert app.moment is not None and NOW - 60.0 < app.moment < NOW
+            assert app.trail.here.pane == (pane if pane != "incident" else "incidents")
 
 
 async def test_home_is_the_beginning_and_nothing_was_before() -> None:

@@ -312,7 +312,7 @@ async def test_moves_can_have_other_keys() -> None:
         await screen.press("k")
         assert screen.session.dumps
         await screen.press("question_mark")
-        lines = [line.split() for line in screen.lines()]
+        lines = [line.split() for line in screen.app.pane.query_one("#keys-list").texts()]
         assert any(words[:2] == ["i", "Up"] for words in lines), screen.text()
 
 
@@ -539,10 +539,37 @@ async def test_what_is_typed_and_what_is_said_of_it_are_seen(size: tuple[int, in
         assert any(line.startswith("x") for line in screen.lines()[5:])
 
 
-async def test_f2_offers_the_columns_as_they_are() -> None:
-    async with opened() as screen:
+async def test_f2_is_a_list_to_tick_whose_changes_hold_at_once() -> None:
+    async with opened(size=(120, 40)) as screen:
         await screen.press("3", "f2")
-        assert ":columns ranks rank gpus pid" in screen.text()
+        text = await screen.shows("columns of ranks", "[x] RANK", "[ ] LAUNCHER")
+        assert "Space on/off" in text
+        table = screen.app.pane.query_one("RankTable")
+        before = table.shown_keys()
+        await screen.press("j", "space")
+        await screen.shows("[ ] GPU ")
+        assert table.shown_keys() == [key for key in before if key != "gpus"]
+        await screen.press("space", "K")
+        assert table.shown_keys()[:2] == ["gpus", "rank"]
+        await screen.press("s")
+        assert table.sort == Sort("gpus", False)
+        await screen.press("s", "s")
+        assert table.sort is None
+        await screen.press("d")
+        assert screen.app.shapes.columns == {} and screen.app.shapes.sorts == {}
+        await screen.press("enter")
+        await screen.shows_not("columns of ranks")
+        assert here(screen)[0] == "ranks"
+        await screen.press("f2", "escape")
+        assert here(screen)[0] == "ranks"
+        await screen.shows_not("columns of ranks")
+
+
+async def test_a_table_keeps_one_column() -> None:
+    async with opened(size=(120, 40), config=Config(columns={"ranks": ("rank",)})) as screen:
+        await screen.press("3", "f2", "space")
+        await screen.shows("[x] RANK")
+        assert screen.app.pane.query_one("RankTable").shown_keys() == ["rank"]
 
 
 async def test_the_configuration_holds_from_the_start() -> None:

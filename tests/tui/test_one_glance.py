@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
 
 from mltop.probes.model.units import clock_time
-from tests.scenes import NOW, Scene, text_of, watched
+from tests.scenes import NOW, SCENES, Scene, shown, text_of, watched
 from tests.tui.fake_session import FakeSession
 from tests.tui.opened import Opened, opened, utc
 
@@ -69,6 +70,26 @@ async def test_spare_rows_are_not_left_blank(size: tuple[int, int]) -> None:
             lines = (await screen.shows("HUNG")).splitlines()[1:-1]
             runs = [len(list(run)) for blank, run in groupby(lines, lambda line: not line.strip()) if blank]
             assert max(runs, default=0) <= size[1] // 8, "\n".join(lines)
+
+
+NODES_16 = Scene(nodes=16, others=3, step_s=5.0)
+OVERVIEWS = {**SCENES, "fine-16": NODES_16, "hung-16": replace(NODES_16, hung_s=95.0)}
+
+
+@pytest.mark.parametrize("name", OVERVIEWS)
+async def test_a_large_overview_has_no_blank_area(name: str) -> None:
+    """Also in the list of nodes."""
+    scene = OVERVIEWS[name]
+    steps = 5 if scene.nodes <= 64 else 1
+    app = watched(replace(scene, watched_s=min(scene.watched_s, steps * scene.step_s)))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await shown(app, pilot)
+        for _ in range(1 + (scene.nodes > 1 and not scene.connecting)):
+            lines = text_of(app).splitlines()
+            runs = [len(list(run)) for blank, run in groupby(lines, lambda line: not line.strip()) if blank]
+            assert max(runs, default=0) <= 3, "\n".join(lines)
+            await pilot.press("v")
+            await pilot.pause()
 
 
 async def test_nothing_is_cut_but_command_lines_and_paths() -> None:

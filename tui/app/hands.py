@@ -198,7 +198,7 @@ class HandsApp(ActingApp):
     def order_theme(self, name: str) -> None:
         self.theme = name
         self.shapes.chosen("theme", name)
-        self.tell(Notice(f"theme {name}, also from now on", "accent"))
+        self.tell(Notice(f"theme {name}", "accent"))
 
     def order_shell(self, node: str = "") -> None:
         self.ask_shell(node or self.pane.node_at_cursor() or self.looked.node)

@@ -59,6 +59,11 @@ class Trail:
         return self._locations[-1]
 
     @property
+    def before(self) -> Location:
+        """Where Esc leads."""
+        return self._locations[-2] if len(self._locations) > 1 else self.here
+
+    @property
     def depth(self) -> int:
         """1 where Esc goes nowhere."""
         return len(self._locations)

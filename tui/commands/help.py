@@ -1,4 +1,6 @@
-"""`mltop help [TOPIC]`: the Markdown files of ``tui/help`` and the judge's tables; of a command, its ``--help``."""
+"""`mltop help [TOPIC]`: the Markdown files of ``tui/help``, the judge's tables and the terms; of a command, its
+``--help``.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.tui.app.output import put, put_lines
 from mltop.tui.report.page import Page
+from mltop.tui.screens.help.terms import TERMS
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("tui/help/*.md", "probes/judge/health/RULES.md", "probes/judge/probes/hardware/PEAKS.md")
@@ -24,23 +27,44 @@ def files() -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def terms() -> str:
+    """What the words and marks of the screen mean, as Markdown."""
+    lines = ["# Terms: words and marks of the screen"]
+    for title, rows in TERMS:
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| term | means |",
+            "|---|---|",
+            *(f"| {term} | {what} |" for term, what in rows),
+        ]
+    return "\n".join([*lines, ""])
+
+
+def topics() -> dict[str, str]:
+    """The text of each topic, by its name; the first line is its title."""
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files().items()}
+    return dict(sorted({**texts, "terms": terms()}.items()))
+
+
 def run(options: TargetOptions, topic: str | None) -> int:  # noqa: ARG001 - no machine is asked
-    """Print a topic; a command that has none prints its ``--help``. The first line of a topic is its title."""
-    topics = {name: path.read_text(encoding="utf-8") for name, path in files().items()}
+    """Print a topic; a command that has none prints its ``--help``."""
+    texts = topics()
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     if topic is None:
-        width = max(map(len, topics))
-        for name, text in topics.items():
+        width = max(map(len, texts))
+        for name, text in texts.items():
             put(f"{name:<{width}}  {text.splitlines()[0].removeprefix('# ')}")
-    elif topic in topics:
+    elif topic in texts:
         console = Console()
         console.width = min(console.width, MOST_COLUMNS)
-        Page(console).markdown(topics[topic])
+        Page(console).markdown(texts[topic])
     elif (command := root.command.get_command(root, topic)) is not None and not topic.startswith("@"):
         put_lines(command.get_help(click.Context(command, parent=root, info_name=topic)))
     else:
-        near = get_close_matches(topic, [*topics, *root.command.commands])
+        near = get_close_matches(topic, [*texts, *root.command.commands])
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageProblem(f"help {topic}", "no such topic", f"{meant}mltop help lists them")
     return 0

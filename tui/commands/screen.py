@@ -112,13 +112,14 @@ def show(
     *,
     before: Iterable[FleetView] = (),
     hint: Hint = lambda _: "",
+    remembers: bool = True,
 ) -> int:
     """Run the screen until the user leaves; the session is closed whatever happens. ``before``: views of the past, the
-    oldest first.
+    oldest first. ``remembers``: what is chosen on the screen holds for later ones, too.
     """
     from mltop.tui.app.app import MltopApp
 
-    memory = Memory(read_only)
+    memory = Memory(read_only or not remembers)
     try:
         wanted = stalls(captures, config, memory)
         app = MltopApp(session, config, read_only=read_only, stalls=wanted, remember=memory.remember, hint=hint)

@@ -21,7 +21,7 @@ from mltop.tui.render.cells import Cell, clip, line_width
 from mltop.tui.render.findings import KINDS, age_text, kind_cell
 from mltop.tui.render.fleet.nodes import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.states import SEVERITY, gravity
+from mltop.tui.render.states import PERHAPS_STALLED, SEVERITY, gravity
 
 MIN_HEADLINE = 16  # cells
 _STOPS_WORK = ("hang", "crash")
@@ -206,7 +206,9 @@ def _of_motion(fallen: JobMotion, incidents: int, now: float) -> Answer:
     ranks = counted(fallen.ranks_seen, "rank")
     stalled = fallen.phase == "stalled"
     headline = f"{job}{ranks} stuck, culprit not known yet" if stalled else f"{job}{ranks}: no progress"
-    mark, word, style = (GLYPHS.alarm, "STALLED", "chip-crit") if stalled else (GLYPHS.finding, "STALLED?", "chip-warn")
+    mark, word, style = GLYPHS.finding, PERHAPS_STALLED, "chip-warn"
+    if stalled:
+        mark, word, style = GLYPHS.alarm, "STALLED", "chip-crit"
     more = f" (+{counted(incidents, 'incident')})" if incidents else ""
     key = KEYCAPS["dump"], "dumps stacks"
     age = seconds(float(int(still_s)))

@@ -19,6 +19,7 @@ from rich.cells import cell_len, set_cell_size
 from mltop.probes.model.text import Clean, clean
 from mltop.probes.model.units import UNKNOWN, known
 from mltop.tui.render.glyphs import ASCII, GLYPHS, UNICODE, in_ascii
+from mltop.tui.render.palette import RAMP_STEPS
 from mltop.tui.render.units import TEXT, Unit
 
 SEEN_IN_BLANKS = frozenset({"waits", "head"})  # backgrounds and underlines end with the word
@@ -59,6 +60,31 @@ class PartsCell(FittedCell):
             return [Cell(clip(self.text, width), self.parts[0].style)]
         pad = [Cell(" " * blank)] if blank else []
         return [*pad, *self.parts] if self.right else [*self.parts, *pad]
+
+
+def meter(share: float, width: int) -> list[Cell]:
+    """``━━╸──``: what is, against what there is; the filled part in the colour of its height."""
+    drawn = GLYPHS.bar(share, width)
+    filled = len(drawn.rstrip(GLYPHS.rest))
+    step = min(RAMP_STEPS - 1, int(max(share, 0.0) * RAMP_STEPS))
+    cells = [Cell(drawn[:filled], f"ramp-{step}"), Cell(drawn[filled:], "track")]
+    return [cell for cell in cells if cell.text]
+
+
+METER = 5  # cells
+
+
+@dataclass(frozen=True)
+class MeteredCell(PartsCell):
+    """Before the text a meter of ``share``, where the column has room for one."""
+
+    share: float | None = None
+
+    def fitted(self, width: int) -> list[Cell]:
+        blank = width - METER - line_width(self.parts)
+        if blank < 1 or self.share is None or not known(self.share):
+            return super().fitted(width)
+        return [*meter(self.share, METER), Cell(" " * blank), *self.parts]
 
 
 @dataclass(frozen=True)

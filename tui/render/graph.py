@@ -6,7 +6,7 @@ Each column shows the mean of what is known of its time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.judge.values import mean_of
@@ -22,6 +22,26 @@ _EIGHTHS = 8
 _AREA = {"graph-waits": "area-waits", "graph-crit": "area-crit"}
 
 Values = Sequence["float | None"]
+
+
+@dataclass(frozen=True)
+class TimedCell(Cell):
+    """Part of a graph: its characters begin at ``since`` (unix s) and are ``column_s`` each. Two that look the same
+    are equal.
+    """
+
+    since: float = field(default=0.0, compare=False)
+    column_s: float = field(default=0.0, compare=False)
+
+
+def time_at(cells: Iterable[Cell], x: int) -> float | None:
+    """Of what the cell at ``x`` of a line is (unix s, the middle of its column); None where no graph is."""
+    for cell in cells:
+        width = line_width([cell])
+        if x < width:
+            return cell.since + (x + 0.5) * cell.column_s if isinstance(cell, TimedCell) else None
+        x -= width
+    return None
 
 
 @dataclass(frozen=True)
@@ -123,6 +143,15 @@ class Scale:
         """When a column begins, unix s."""
         return (self.first + column) * self.column_s
 
+    def timed(self, cells: Iterable[Cell]) -> list[Cell]:
+        """A line of a graph, or its axis: a click on it shows that moment."""
+        made: list[Cell] = []
+        column = 0
+        for cell in cells:
+            made.append(TimedCell(cell.text, cell.style, self.time_of(column), self.column_s))
+            column += len(cell.text)
+        return made
+
     def column(self, at: float) -> int:
         """The column of a time; left of all it is negative."""
         return int(at // self.column_s) - self.first
@@ -162,8 +191,12 @@ def line(values: Values, styles: Sequence[str]) -> list[Cell]:
     return runs([glyph or " " for glyph in glyphs], styles)
 
 
-def area(values: Values, styles: Sequence[str], rows: int) -> list[list[Cell]]:
-    """Several lines, the highest first, of fractions 0..1. What is known is seen: at least an eighth of a line."""
+def area(values: Values, styles: Sequence[str], rows: int, limit: str | None = None) -> list[list[Cell]]:
+    """Several lines, the highest first, of fractions 0..1. What is known is seen: at least an eighth of a line.
+
+    ``limit``: what the full height stands for, in words, None: that is no limit. Where nothing is drawn, a rule is at
+    the limit, and in a high graph at every fourth line.
+    """
     heights = [  # in eighths of a line
         None if value is None or not known(value) else max(1, round(min(max(value, 0.0), 1.0) * rows * _EIGHTHS))
         for value in values
@@ -171,12 +204,22 @@ def area(values: Values, styles: Sequence[str], rows: int) -> list[list[Cell]]:
     lines = []
     for row in range(rows - 1, -1, -1):
         filled = [0 if height is None else min(_EIGHTHS, height - row * _EIGHTHS) for height in heights]
-        glyphs = [GLYPHS.eighths[eighths - 1] if eighths > 0 else " " for eighths in filled]
+        above = (rows - 1 - row) % _EVERY
+        is_limit, is_line = limit is not None and row == rows - 1, row and rows > _EVERY and not above
+        blank = GLYPHS.rest if is_limit or is_line else " "
+        glyphs = [GLYPHS.eighths[eighths - 1] if eighths > 0 else blank for eighths in filled]
+        if is_limit and limit and glyphs[: len(limit) + 1] == [blank] * (len(limit) + 1):
+            glyphs[: len(limit) + 1] = f"{limit} "
+        ruled = "track" if blank != " " else ""
         drawn = [
-            _AREA.get(style, style) if height is not None else "" for height, style in zip(heights, styles, strict=True)
+            (ruled if eighths <= 0 else "") or (_AREA.get(style, style) if height is not None else "")
+            for eighths, height, style in zip(filled, heights, styles, strict=True)
         ]
         lines.append(runs(glyphs, drawn))
     return lines
+
+
+_EVERY = 4  # lines of a graph from one to the next that leads the eye
 
 
 def axis(scale: Scale, events: Sequence[Event] = ()) -> list[Cell]:
@@ -249,7 +292,7 @@ class GraphCell(FittedCell):
 class Series:
     """One graph: ``name``, its value ``now`` and its scale (``of`` "of 5.6 kW") in words; ``values`` as shares of it.
     ``brief``: its name where it is one line; ``before``: its value before it fell, "" where it did not; ``about``:
-    whose it is.
+    whose it is; ``limit``: what the full height stands for, None: that is no limit.
     """
 
     name: str
@@ -259,6 +302,7 @@ class Series:
     brief: str = ""
     before: str = ""
     about: str = ""
+    limit: str | None = None
 
 
 LABEL_WIDTH = 12
@@ -293,26 +337,26 @@ class Graphs:
             high = min(_ROWS_MOST, height + (place < more))
             labels = [Cell(one.name), Cell(one.now, "title"), Cell(one.of, "dim")][:high]
             lines += [[]] if lines and gap else []
-            for row, drawn in enumerate(area(self.scale.means(one.values), styles, high)):
+            for row, drawn in enumerate(area(self.scale.means(one.values), styles, high, one.limit)):
                 label = labels[row] if row < len(labels) else Cell("")
-                lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *drawn])
-        return [*lines, [Cell(" " * LABEL_WIDTH), *axis(self.scale, self.events)]]
+                lines.append([Cell(clip(label.text, LABEL_WIDTH), label.style), *self.scale.timed(drawn)])
+        return [*lines, [Cell(" " * LABEL_WIDTH), *self.scale.timed(axis(self.scale, self.events))]]
 
     def beside(self, rows: int) -> list[list[Cell]]:
         """Side by side: a title, ``rows`` - 2 lines of graph and an axis."""
         styles = self.scale.styles(self.spans)
         blocks = [
-            [_title(one, self.scale.width), *area(one.values, styles, rows - 2), axis(self.scale, self.events)]
+            [
+                _title(one, self.scale.width),
+                *map(
+                    self.scale.timed,
+                    [*area(self.scale.means(one.values), styles, rows - 2, one.limit), axis(self.scale, self.events)],
+                ),
+            ]
             for one in self.series
         ]
         gap = Cell(" " * _GAP)
         return [[cell for part in parts for cell in (gap, *part)][1:] for parts in zip(*blocks, strict=True)]
-
-    def time_at(self, x: int, start: int = 0) -> float | None:
-        """The time of a cell, where the graphs begin at cell ``start``, side by side or one below the other."""
-        column = (x - start) % (self.scale.width + _GAP)
-        is_of_graph = x >= start and column < self.scale.width
-        return self.scale.time_of(column) + self.scale.column_s / 2 if is_of_graph else None
 
     def in_one_line(self) -> list[Cell]:
         """``SM 10% ▆▆▆▆▁  power 59kW ▆▆▆▆▁  net 0B/s ▃▃▃▃▁``."""
@@ -320,13 +364,14 @@ class Graphs:
         cells: list[Cell] = []
         for one in self.series:
             label = [Cell(f"{one.brief} ", "dim"), Cell(one.now, "title"), Cell(" ")]
-            cells += [*label, *line(one.values, styles), Cell(" " * max(1, BRIEF_LABEL - line_width(label)))]
+            drawn = self.scale.timed(line(one.values, styles))
+            cells += [*label, *drawn, Cell(" " * max(1, BRIEF_LABEL - line_width(label)))]
         return cells[:-1]
 
 
-def width_beside(width: int) -> int:
-    """Cells of each of three side by side."""
-    return (width - 2 * _GAP) // 3
+def width_beside(width: int, count: int = 3) -> int:
+    """Cells of each of ``count`` side by side."""
+    return (width - (count - 1) * _GAP) // count
 
 
 def width_in_one_line(width: int) -> int:

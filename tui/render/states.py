@@ -48,6 +48,7 @@ DOING: dict[WorkState, tuple[str, str]] = {
     "error": ("error", "crit"),
     "unknown": (UNKNOWN, "dim"),
 }
+PERHAPS_STALLED = "STALLED?"
 SEVERITY = {"critical": ("CRIT", "crit"), "warning": ("WARN", "warn"), "info": ("INFO", "")}
 
 

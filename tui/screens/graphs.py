@@ -36,6 +36,7 @@ from mltop.tui.render.graph import (
     most_of,
     shares_of_most,
     span_of,
+    width_beside,
 )
 from mltop.tui.screens.pane import Memo
 from mltop.tui.screens.row_context import RowContext
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 LEAST_ROWS = 3
 _NODE_ROWS = 4
+NETWORK_FLOOR = 1e6  # bytes/s at full height at least: what is less is noise
 _HEADROOM = 0.9  # of the full height, where no limit is known
 
 
@@ -105,20 +107,23 @@ def _graphs_of(
 def _series_of(sums: Sums, limit: float, fell_at: int, end: int) -> tuple[Series, ...]:
     """``fell_at``: the column in which it fell; ``end``: that after the one that is looked at."""
 
-    def series(name: str, brief: str, values: Values, words: Callable[[float | None], str], limit: float) -> Series:
+    def series(
+        names: tuple[str, str], values: Values, words: Callable[[float | None], str], limit: float, floor: float = 0.0
+    ) -> Series:
         now, before, most = last_known(values[:end]), mean_of(values[: min(fell_at, end)]), most_of(values)
         fell = before is not None and now is not None and now < before / 2
         of = f"of {words(limit)}" if limit else f"max {words(most)}" if most else ""
-        shares = shares_of_most(values, limit or most / _HEADROOM)
-        return Series(name, words(now), of, shares, brief, words(before) if fell else "")
+        shares = shares_of_most(values, limit or max(most / _HEADROOM, floor))
+        full = words(limit) if limit else None
+        return Series(names[0], words(now), of, shares, names[1], words(before) if fell else "", limit=full)
 
     name, activity = sums.activity
     watts, rates = sums.whole(sums.power_w), sums.whole(sums.network_bytes_per_s)
     span = f"{len(activity) * sums.column_s / 60:.0f} min"
     return (
-        replace(series(f"{name} active" if name == "SM" else name, name, activity, percent, 1.0), of=span),
-        series("power", "power", watts, kilowatts, limit),
-        series("network", "net", rates, lambda value: f"{count(value)}B/s", 0.0),
+        replace(series((f"{name} active" if name == "SM" else name, name), activity, percent, 1.0), of=span),
+        series(("power", "power"), watts, kilowatts, limit),
+        series(("network", "net"), rates, lambda value: f"{count(value)}B/s", 0.0, NETWORK_FLOOR),
     )
 
 
@@ -128,32 +133,29 @@ def _series_of(sums: Sums, limit: float, fell_at: int, end: int) -> tuple[Series
 class NodeGraphs(Memo["Graphs | None"]):
     """Keeps what was worked out of one sample until the next one."""
 
-    _shown: Graphs | None = None
-
-    def lines(self, node: NodeView, context: RowContext, width: int, rows: int) -> list[list[Cell]]:
+    def lines(
+        self, node: NodeView, context: RowContext, width: int, rows: int, *, beside: bool = False
+    ) -> list[list[Cell]]:
         """SM activity, power and NVLink in ``rows`` lines; [] where these are few, or nothing was kept of this node."""
         if rows < _NODE_ROWS:
             return []
-        columns = width - LABEL_WIDTH
         source = (
             node.node,
             node.sample.sampled_at if node.sample else 0.0,
-            columns,
+            width,
+            beside,
             context.picture.states,
             context.moment(node),
             context.picture.not_judged,
             context.settled,
         )
-        graphs = self.get(source, lambda: _node_graphs(node, context, columns))
-        self._shown = graphs
-        return graphs.stacked(rows) if graphs is not None else []
-
-    def time_at(self, x: int) -> float | None:
-        """When a cell of these lines is of."""
-        return self._shown.time_at(x, LABEL_WIDTH) if self._shown is not None else None
+        graphs = self.get(source, lambda: _node_graphs(node, context, width, beside))
+        if graphs is None:
+            return []
+        return graphs.beside(rows) if beside else graphs.stacked(rows)
 
 
-def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | None:
+def _node_graphs(node: NodeView, context: RowContext, width: int, beside: bool) -> Graphs | None:
     sample = node.sample
     pairs = [(gpu, context.track(node, gpu.index)) for gpu in sample.gpus] if sample is not None else []
     tracks = [(gpu, track) for gpu, track in pairs if track is not None]
@@ -161,10 +163,12 @@ def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | 
         return None
     first = tracks[0][1]
     span_s = span_of((first.length - first.began) * first.step_s)
+    used = [(gpu, track) for gpu, track in tracks if users_of(node, gpu) or gpu.processes] or tracks
+    series = [_activity(used), *(one for one in (_power(tracks), *_nvlink(used)) if any(one.values) or not beside)]
+    columns = width_beside(width, len(series)) if beside else width - LABEL_WIDTH
     scale = Scale.of(first.slot, first.step_s, columns, span_s, context.moment(node))
     if node.state.state != "live" and scale.moment is None:
         scale = replace(scale, last=sample.sampled_at)
-    used = [(gpu, track) for gpu, track in tracks if users_of(node, gpu) or gpu.processes] or tracks
     spans: list[Span] = []
     events: list[Event] = []
     for job in dict.fromkeys((rank.job, rank.uid) for rank in sample.ranks):
@@ -173,7 +177,7 @@ def _node_graphs(node: NodeView, context: RowContext, columns: int) -> Graphs | 
             spans.append(Span(states.usual.since, None, "graph-waits"))
             events += fell_still(states.usual)
     events += begins((first.slot - first.length + 1 + first.began) * first.step_s, scale)
-    return Graphs((_activity(used), _power(tracks), *_nvlink(used)), scale, tuple(spans), tuple(events))
+    return Graphs(tuple(series), scale, tuple(spans), tuple(events))
 
 
 Tracks = Sequence[tuple[GpuSample, Track]]
@@ -184,7 +188,8 @@ def _activity(tracks: Tracks) -> Series:
     lanes = [track.sm_active if sm else track.busy for _, track in tracks]
     now = [value for gpu, _ in tracks if (value := gpu.sm_active if sm else gpu.busy) is not None]
     means = list(map(mean_of, zip(*lanes, strict=True)))
-    return Series("SM active" if sm else "busy", percent(mean_of(now)), counted(len(tracks), "GPU"), means)
+    name = "SM active" if sm else "busy"
+    return Series(name, percent(mean_of(now)), counted(len(tracks), "GPU"), means, limit=percent(1.0))
 
 
 def _power(tracks: Tracks) -> Series:
@@ -192,7 +197,8 @@ def _power(tracks: Tracks) -> Series:
     now = [gpu.power_w for gpu, _ in tracks if gpu.power_w is not None and known(gpu.power_w)]
     total = _total([track.power_w for _, track in tracks])
     shares = shares_of_most(total, limit or most_of(total))
-    return Series("power", kilowatts(sum(now) if now else None), f"of {kilowatts(limit)}" if limit else "", shares)
+    most = kilowatts(limit) if limit else None
+    return Series("power", kilowatts(sum(now) if now else None), f"of {most}" if most else "", shares, limit=most)
 
 
 def _nvlink(tracks: Tracks) -> list[Series]:

@@ -8,13 +8,12 @@ from mltop.probes.investigate.advice import advised
 from mltop.probes.model import Gap, HostSample
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, NodeView
-from mltop.tui.render.cells import Cell, flow, wrap
+from mltop.tui.render.cells import Cell, flow, meter, wrap
 from mltop.tui.render.empty import EMPTY, empty_lines
 from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.heat import ratio
 from mltop.tui.render.fleet.nodes import state_sentence
-from mltop.tui.render.glyphs import GLYPHS, bar
-from mltop.tui.render.palette import RAMP_STEPS
+from mltop.tui.render.glyphs import GLYPHS
 
 INDENT = 5
 
@@ -119,18 +118,10 @@ WIDE = 110
 
 
 def metered(label: str, share: float | None, text: str, cells: int) -> list[Cell]:
-    """``cpu ━━╸── 27%``: what is, against what there is; the filled part in the colour of its height."""
+    """``cpu ━━╸── 27%``."""
     if share is None or not known(share):
         return [Cell(f"{label} ", "dim"), Cell(UNKNOWN)]
-    drawn = bar(share, cells)
-    filled = len(drawn.rstrip(GLYPHS.rest))
-    step = min(RAMP_STEPS - 1, int(max(share, 0.0) * RAMP_STEPS))
-    return [
-        Cell(f"{label} ", "dim"),
-        *([Cell(drawn[:filled], f"ramp-{step}")] if filled else []),
-        *([Cell(drawn[filled:], "track")] if filled < cells else []),
-        Cell(f" {text}"),
-    ]
+    return [Cell(f"{label} ", "dim"), *meter(share, cells), Cell(f" {text}")]
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

@@ -88,20 +88,6 @@ class TextLines(CellLines, can_focus=False):
     """Lines that are only read: Tab goes past them."""
 
 
-class GraphLines(TextLines):
-    """Graphs over time. ``time_at``: that of a cell; a click shows that moment."""
-
-    def __init__(self, time_at: Callable[[int], float | None], **options: Any) -> None:
-        super().__init__(**options)
-        self._time_at = time_at
-
-    def on_click(self, event: events.Click) -> None:
-        event.stop()
-        at = self._time_at(event.x)
-        if at is not None and isinstance(self.screen, Pane):
-            self.screen.mltop.go_to(at)
-
-
 class AnswerLine(TextLines):
     """Line 1."""
 
@@ -303,6 +289,9 @@ class Pane(CommandedScreen):
             return clock_time(self.mltop.moment), f"{KEYCAPS['now']}: live"
         simulated = any(view.whole.simulated for view in picture.view.nodes[:1] if view.whole is not None)
         return ("SIM", "") if simulated else None
+
+    def graph_clicked(self, at: float) -> None:
+        self.mltop.go_to(at)
 
     def on_descendant_focus(self) -> None:
         if self.is_composed and self.mltop.picture is not None:

@@ -368,10 +368,11 @@ class TabledScreen(FailSafe, CursorScreen):
         self.mltop.ask_shell(self.node_at_cursor())
 
     def action_columns(self) -> None:
-        """Open the command line with the columns that the table has now."""
+        """Tick the columns that the table is to have."""
         table = self.table_at_cursor()
         if table is None or not table.kind:
             self.mltop.tell(Notice("no table here has columns to choose", "warn"))
             return
-        shown = " ".join(table.shown_keys())
-        self.mltop.open_command_line(f"columns {table.kind} {shown} ")
+        from mltop.tui.screens.columns import ColumnList
+
+        self.mltop.push_screen(ColumnList(table, self.mltop.shapes, self.draw))

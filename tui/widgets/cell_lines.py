@@ -8,11 +8,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from textual import events
 from textual.geometry import Size
 from textual.strip import Strip
 
 from mltop.tui.render.cells import Cell, plain
-from mltop.tui.widgets.cell_view import CursorView
+from mltop.tui.render.graph import time_at
+from mltop.tui.widgets.cell_view import CursorScreen, CursorView
 
 
 class CellLines(CursorView, can_focus=True):
@@ -93,6 +95,15 @@ class CellLines(CursorView, can_focus=True):
 
     def texts(self) -> list[str]:
         return [plain(line).rstrip() for line in self._lines]
+
+    def on_click(self, event: events.Click) -> None:
+        spot = event.get_content_offset(self)
+        line = self.content_line(spot.y) if spot is not None else len(self._lines)
+        if spot is None or line >= len(self._lines) or not isinstance(self.screen, CursorScreen):
+            return
+        at = time_at(self._lines[line], spot.x)
+        if at is not None:
+            self.screen.graph_clicked(at)
 
     def action_edge(self, end: bool) -> None:
         super().action_edge(end)

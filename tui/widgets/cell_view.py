@@ -191,6 +191,9 @@ class CursorScreen(Screen[None]):
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
         """Enter or a double click."""
 
+    def graph_clicked(self, at: float) -> None:
+        """The part of a graph that is of this time (unix s)."""
+
     def cursor_moved(self, view: CursorView, key: str) -> None:
         """The user, or the mouse, has put the cursor of ``view`` on this item."""
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from mltop.tui.commands.help import files
+from mltop.tui.commands.help import topics
 from tests.terminal import Terminal
 
 MLTOP = [sys.executable, "-m", "mltop"]
-TOPICS = files()
+TOPICS = topics()
 
 
 def mltop(*args: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
@@ -33,20 +33,20 @@ def test_the_list_has_each_topics_title() -> None:
     code, out, err = mltop("help")
     assert (code, err) == (0, "")
     assert [line.split(maxsplit=1) for line in out.splitlines()] == [
-        [name, path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")] for name, path in TOPICS.items()
+        [name, text.splitlines()[0].removeprefix("# ")] for name, text in TOPICS.items()
     ]
     assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_pipe_gets_the_text_as_it_is_written(topic: str) -> None:
-    assert mltop("help", topic) == (0, TOPICS[topic].read_text(encoding="utf-8"), "")
+    assert mltop("help", topic) == (0, TOPICS[topic], "")
 
 
 @pytest.mark.parametrize("topic", ["exit-codes", "security"])
 def test_a_terminal_gets_it_drawn(topic: str) -> None:
     text, raw = shown("help", topic)
-    title = TOPICS[topic].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    title = TOPICS[topic].splitlines()[0].removeprefix("# ")
     assert text.splitlines()[0] == title
     assert not any(mark in text for mark in ("`", "**", "|---", "## "))
     assert b"\x1b[36m" in raw  # code has a colour

@@ -13,14 +13,14 @@ from textual.binding import Binding
 from mltop.probes.judge.health import registry
 from mltop.probes.judge.health.registry import JOB_RULES
 from mltop.probes.model import VERDICT_KINDS
-from mltop.probes.model.units import UNKNOWN
 from mltop.tui import cli as command_line
 from mltop.tui import exits
 from mltop.tui.app.keys import APP_BINDINGS, PANE_BINDINGS, PANES
 from mltop.tui.commands import help as help_
 from mltop.tui.filters import parse
 from mltop.tui.render.states import DOING
-from mltop.tui.screens.help.screen import own_bindings
+from mltop.tui.screens.help.lines import own_bindings
+from mltop.tui.screens.help.terms import TERMS
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.widgets.cell_view import MOVES
 from tests.documents import FOR_USERS, HELP, README, ROOT, codes, fenced_lines, links, table, text_of
@@ -119,10 +119,9 @@ def test_every_verdict_is_in_the_table() -> None:
     )
 
 
-def test_every_state_is_in_the_list() -> None:
-    (listed,) = re.findall(r"one word for what it does: (.*?)\.", text_of(HELP / "screen.md"))
-    words = {re.sub(r" \(.*", "", part) for part in re.split(r", (?![^(]*\))", listed)}
-    assert words == {word for word, _ in DOING.values()} - {UNKNOWN}
+def test_every_state_is_explained() -> None:
+    (states,) = [rows for title, rows in TERMS if title == "What a GPU or a rank does"]
+    assert [word for word, _ in states] == [word for word, _ in DOING.values()]
 
 
 def test_the_number_of_rules() -> None:
@@ -258,7 +257,7 @@ def test_topics_link_to_nothing_and_name_only_topics() -> None:
     assert [document.name for document in FOR_USERS if document != README and links(document)] == []
     named = set(re.findall(r"mltop help ([a-z][\w-]*)", TEXT))
     assert len(named) > 4
-    assert named - set(help_.files()) == set()
+    assert named - set(help_.topics()) == set()
 
 
 def test_the_number_of_cases() -> None:

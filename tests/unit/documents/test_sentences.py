@@ -39,7 +39,7 @@ WRITTEN_BY_OTHERS: dict[str, str] = {
     "probes/judge/nodes.py": "ssh, torch and drivers, which put names, addresses and sizes into what they say",
     "probes/reach/launchers/srun.py": "srun, whose lines begin with the task",
     "tui/filters/filter.py": "the user",
-    "tui/screens/help/screen.py": "bindings, whose words an ASCII terminal cannot draw",
+    "tui/screens/help/lines.py": "bindings, whose words an ASCII terminal cannot draw",
 }
 
 

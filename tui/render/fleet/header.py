@@ -242,7 +242,7 @@ def header_cells(
     if several and nobody_answered(view):  # line 1 says it
         parts, marks = [], []
     own: list[Part] = [(0, [Cell(f"{marked} marked", "key")])] if marked else []
-    right = [*([Cell("SIMULATED", "warn"), Cell("  ")] if _is_simulated(view) else [])]
+    right = [*([Cell("SIMULATED", "dim"), Cell("  ")] if _is_simulated(view) else [])]
     right.append(clock or Cell(clock_time(view.taken_at), "dim"))
     for title in titles:
         fixed: list[Part] = [(0, [Cell(title, "title")]), *((0, [mark]) for mark in marks[:1])]
@@ -255,7 +255,7 @@ def header_cells(
 
 def _short(title: str, marks: Sequence[Cell], simulated: bool, clock: Cell | None, width: int) -> list[Cell]:
     """Where there is no room for all that must be said: what fits whole, then of the title what fits."""
-    said: list[Sequence[Cell]] = [[Cell("SIM", "warn")] if simulated else [], [clock] if clock else [], marks]
+    said: list[Sequence[Cell]] = [[Cell("SIM", "dim")] if simulated else [], [clock] if clock else [], marks]
     line: list[Cell] = []
     for ways in said:
         room = width - line_width(line) - bool(line)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from mltop.probes.judge.states import JobStates, States
 from mltop.probes.model import JobKey
 from mltop.probes.model.incident import Doing
-from mltop.probes.model.units import counted
+from mltop.probes.model.units import counted, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.heat import natural
 from mltop.tui.render.ranks import ORDER_OF_STATES
-from mltop.tui.render.states import DOING
+from mltop.tui.render.states import DOING, PERHAPS_STALLED
 
 NO_JOB = "no job"
 
@@ -49,12 +49,13 @@ class Grouping:
     def __init__(self) -> None:
         self._jobs: dict[str, tuple[float, Key | None]] = {}  # by node: of which sample, and its job
 
-    def of(self, views: Sequence[NodeView], states: States) -> list[Group]:
+    def of(self, views: Sequence[NodeView], states: States, now: float | None = None) -> list[Group]:
+        """``now``: unix s, for how long a job that may have stalled makes no progress."""
         by_job: dict[Key | None, list[NodeView]] = {}
         for view in views:
             by_job.setdefault(self._job(view, states) if view.newest is not None else _UNHEARD, []).append(view)
         named = sorted(by_job.items(), key=lambda pair: _gravest_first(pair[0], states))
-        return [_group(key, nodes, states) for key, nodes in named]
+        return [_group(key, nodes, states, now) for key, nodes in named]
 
     def all_by_name(self, views: Sequence[NodeView]) -> Group:
         return Group("", (), _in_order(views))
@@ -98,15 +99,23 @@ def _gravest_first(key: Key | None, states: States) -> tuple[int, object]:
     return ORDER_OF_STATES.index(state), natural(key[0])
 
 
-def _group(key: Key | None, views: Sequence[NodeView], states: States) -> Group:
+def _group(key: Key | None, views: Sequence[NodeView], states: States, now: float | None) -> Group:
     nodes = Cell(f"{counted(len(views), 'node')}  ", "dim")
     if key is None or key == _UNHEARD:
         return Group(NO_JOB if key is None else "no answer", (nodes,), _in_order(views))
     ranks = sum(len(view.ranks) for view in views)
     known = _states(key, states)
     still = known.usual if known is not None and known.stands else None
-    about = (nodes, *_doing(ranks, known))
+    about = (nodes, *_perhaps_stalled(still, now), *_doing(ranks, known))
     return Group(key[0] or "job", about, _in_order(views), JobKey(key[0], key[1]), still)
+
+
+def _perhaps_stalled(still: Doing | None, now: float | None) -> tuple[Cell, ...]:
+    """ "STALLED? 12s", as line 1 says it: no incident does yet."""
+    if still is None or still.state != "quiet":
+        return ()
+    age = f" {seconds(float(int(max(0.0, now - still.since))))}" if now is not None and still.since is not None else ""
+    return (Cell(f"{PERHAPS_STALLED}{age}  ", "warn"),)
 
 
 def _doing(ranks: int, known: JobStates | None) -> tuple[Cell, ...]:

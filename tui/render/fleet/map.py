@@ -385,8 +385,12 @@ def _with_keys(parts: Sequence[Part], keys: Sequence[tuple[str, str]], width: in
     return line
 
 
-def node_lines(view: NodeView, metric: Metric, width: int, below: bool = True) -> list[list[Cell]]:
-    """The node under the cursor: its state, its ranks and its host in figures. ``below``: its GPUs stand there."""
+def node_lines(
+    view: NodeView, metric: Metric, width: int, below: bool = True, still: Cell | None = None
+) -> list[list[Cell]]:
+    """The node under the cursor: its state, its ranks and its host in figures. ``below``: its GPUs stand there;
+    ``still``: how its job stands, where it does.
+    """
     parts: list[Part] = [(0, [Cell(view.node, "title")]), (0, [node_state(view)])]
     if view.state.state != "live" and view.state.reason:
         return [flow([*parts, (0, [Cell(view.state.reason, NODE_STYLE.get(view.state.state, "warn"))])], width)]
@@ -398,6 +402,8 @@ def node_lines(view: NodeView, metric: Metric, width: int, below: bool = True) -
         parts.append((1, [Cell("ranks ", "dim"), Cell(str(Ranges.of(numbers)))]))
     elif view.gpus:
         parts.append((1, [Cell("no ranks", "dim")]))
+    if still is not None and still.text:
+        parts.append((1, [still]))
     if metric is not METRICS[0]:
         for gpu in view.gpus:
             text, style = (metric.text(gpu), "") if gpu.state == "ok" else (gpu.state.upper(), "crit")

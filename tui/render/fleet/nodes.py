@@ -33,6 +33,7 @@ class NodeLine(NamedTuple):
     marked: bool = False
     heat: NodeHeat | None = None
     metric: Metric | None = None
+    still: Cell | None = None  # how its job stands, where it does
 
     @property
     def gpus(self) -> Sequence[AnyGpu]:
@@ -135,7 +136,7 @@ def _worst(line: NodeLine) -> Cell:
     if state.reason and state.state != "live":
         return Cell(state.reason, NODE_STYLE.get(state.state, ""))
     if finding is None:
-        return Cell("")
+        return line.still or Cell("")
     severity = severity_cell(finding.severity)
     return Cell(f"{severity.text} {finding.message}", severity.style)
 

@@ -19,6 +19,7 @@ NARROW = 100
 MOST_ROWS = {"clock": 3, "temperature": 3, "power": 2, "activity": 2}  # others have one
 HELD_BY = ("hw_thermal", "power_brake", "sw_thermal", "hw_slowdown")  # what costs what the hardware could give
 LITTLE_HEADROOM_C = 5.0
+COLD_C = 30.0  # where the graph of a temperature begins: no GPU is colder
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,10 @@ def _temperature(track: Track, gpu: GpuSample) -> Lane:
 
     limit = f"slows at {celsius(slows)}" if near is not None else ""
     hot = _spans(track, [is_hot(value) for value in values])
-    return Lane("temperature", "temperature", "temp", limit, shares_of(values, slows), figure, hot)
+    shares = shares_of(values, slows)
+    if slows is not None and slows > COLD_C:
+        shares = [None if value is None else max(0.0, value - COLD_C) / (slows - COLD_C) for value in values]
+    return Lane("temperature", "temperature", "temp", limit, shares, figure, hot)
 
 
 def _power(track: Track, gpu: GpuSample) -> Lane:
@@ -154,13 +158,18 @@ def lane_lines(
     waits: Sequence[Span] = (),
     moment: float | None = None,
     newest: Track | None = None,
+    name: str = "",
 ) -> list[list[Cell]]:
     """Title, lanes and axis in at most ``room`` lines; nothing where not even the clock fits. ``waits``: when its job
     stood still; ``moment``: that the user looks at, where that is in the past: its values stand left of those of now,
-    which ``newest`` ends with where ``track`` does not.
+    which ``newest`` ends with where ``track`` does not. ``name``: of the GPU, where others are beside it; its figures
+    are elsewhere then.
     """
     label = LABEL if width >= NARROW else NARROW_LABEL
-    columns = width - label - (FIGURE + 2) * (1 if moment is None else 2)
+    heads = [] if name else [Cell("NOW", "head")]
+    if heads and moment is not None:
+        heads = [Cell(clock_time(moment), "keys"), *heads]
+    columns = width - label - (FIGURE + 2) * len(heads)
     if room < 3 or columns < 8:
         return []
     span_s = span_of((track.length - track.began) * track.step_s)
@@ -174,14 +183,15 @@ def lane_lines(
         figures = {lane.kind: [lane.figure(at), *figures.get(lane.kind, unknown)] for lane in lanes}
     heights = _heights(lanes, room - 2)
     gap = room - 2 - sum(heights) >= len(lanes) - 1 and max(heights, default=1) > 1
-    lines = [_title(scale, span_s, label, columns, moment)]
+    lines = [[Cell(f"{name:<{label}}", "title"), *_title(scale, span_s, columns, heads)]]
     for number, (lane, height) in enumerate(zip(lanes, heights, strict=True)):
         lines += [[]] if gap and number and max(height, heights[number - 1]) > 1 else []
         first, *others = _drawn(lane, height, scale, scale.styles([*lane.bad, *waits]), label)
         first.append(Cell(" " * (label + scale.width - line_width(first))))
-        first += [Cell(f"  {figure.text:>{FIGURE}}", figure.style) for figure in figures[lane.kind]]
+        shown = figures[lane.kind] if heads else ()
+        first += [Cell(f"  {figure.text:>{FIGURE}}", figure.style) for figure in shown]
         lines += [first, *others]
-    return [*lines, [Cell(" " * label), *axis(scale, _events(lanes, scale, waits))]]
+    return [*lines, [Cell(" " * label), *scale.timed(axis(scale, _events(lanes, scale, waits)))]]
 
 
 def _heights(lanes: Sequence[Lane], room: int) -> list[int]:
@@ -196,7 +206,7 @@ def _heights(lanes: Sequence[Lane], room: int) -> list[int]:
 
 def _drawn(lane: Lane, height: int, scale: Scale, styles: Sequence[str], label: int) -> list[list[Cell]]:
     means = scale.means(lane.values)
-    rows = area(means, styles, height) if height > 1 else [line(means, styles)]
+    rows = area(means, styles, height, "" if lane.limit else None) if height > 1 else [line(means, styles)]
     narrow = label < LABEL
     names = [Cell(lane.short if narrow else lane.label), Cell("" if narrow else lane.limit, "dim")]
     if height == 1 and not narrow and lane.limit and len(f"{lane.label} {lane.limit}") < label:
@@ -204,16 +214,13 @@ def _drawn(lane: Lane, height: int, scale: Scale, styles: Sequence[str], label: 
     lines = []
     for row, cells in enumerate(rows):
         name = names[row] if row < len(names) else Cell("")
-        drawn = [Cell(clip(name.text, label - 1) + " ", name.style), *cells]
-        lines.append(drawn)
+        lines.append([Cell(clip(name.text, label - 1) + " ", name.style), *scale.timed(cells)])
     return lines
 
 
-def _title(scale: Scale, span_s: float, label: int, columns: int, moment: float | None) -> list[Cell]:
+def _title(scale: Scale, span_s: float, columns: int, heads: Sequence[Cell]) -> list[Cell]:
     text = f"last {span_s / 60:.0f} min, {seconds(scale.column_s)} a column"
-    heads = [Cell("NOW", "head")] if moment is None else [Cell(clock_time(moment), "keys"), Cell("NOW", "head")]
     return [
-        Cell(" " * label),
         Cell(clip(text, columns), "dim"),
         *(Cell(f"  {head.text:>{FIGURE}}", head.style) for head in heads),
     ]

@@ -26,7 +26,7 @@ from mltop.probes.model.units import (
     watts,
     whole_bytes_text,
 )
-from mltop.tui.render.cells import Cell, Column, PartsCell, Row, Value, row_of
+from mltop.tui.render.cells import METER, Cell, Column, MeteredCell, Row, Value, row_of
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.throttle import ALARMING, gpu_throttle_cell, throttle_cell, worst_share
 from mltop.tui.render.guarded import guarded
@@ -36,7 +36,7 @@ from mltop.tui.render.units import BYTES, CELSIUS, COUNT, MEGAHERTZ, SHARE, WATT
 
 __all__ = ["GPU_COLUMNS", "gpu_columns", "gpu_row", "mig_row", "ranks_text", "spins", "throttle_cell"]
 
-GRAPH_WIDTHS = ((160, 64), (110, 33), (0, 12))  # from which width of the screen on: cells
+GRAPH_WIDTHS = ((160, 52), (110, 21), (0, 12))  # from which width of the screen on: cells
 COOL_C, HOT_C = 5.0, 1.0  # of headroom: with less it is warm, and too hot
 
 SPINS_SM = 0.25  # of the SMs: more of them work in real kernels
@@ -305,7 +305,18 @@ def _power(gpu: GpuSample) -> Cell:
     text = of(watts(gpu.power_w), watts(gpu.power_limit_w))
     drawn, slash, limit = text.partition("/")
     capped = "sw_power_cap" in (gpu.throttle_reasons or ()) and is_below(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
-    return PartsCell.of(Cell(drawn, "warn" if capped else ""), Cell(slash + limit, "dim"), right=True)
+    parts = Cell(drawn, "warn" if capped else ""), Cell(slash + limit, "dim")
+    return MeteredCell(text, "", parts, True, _share(gpu.power_w, gpu.power_limit_w))
+
+
+def _memory(gpu: GpuSample) -> Cell:
+    text = memory_text(gpu)
+    used = None if gpu.unified_memory else gpu.memory_used_bytes
+    return MeteredCell(text, "", (Cell(text),), True, _share(used, gpu.memory_total_bytes))
+
+
+def _share(value: float | None, most: float | None) -> float | None:
+    return value / most if value is not None and most else None
 
 
 def is_below(now: float | None, most: float | None) -> bool:
@@ -384,7 +395,7 @@ GPU_COLUMNS = (
         8,
         "memory_used_bytes",
         BYTES,
-        cell=memory_text,
+        cell=_memory,
         part=lambda of: memory_text(of.instance),
         priority=2,
         **_USED,
@@ -468,8 +479,10 @@ def gpu_columns(gpus: Sequence[GpuSample], width: int = 80) -> tuple[Column, ...
     of memory that was repaired long ago) take no room from what moves.
     """
     graph = next(cells for least, cells in GRAPH_WIDTHS if width >= least)
-    state = STATE_WIDTHS[width >= GRAPH_WIDTHS[1][0]]
+    is_wide = width >= GRAPH_WIDTHS[1][0]
+    state, more = STATE_WIDTHS[is_wide], (METER + 1) * is_wide  # for meters of power and memory
     changed = {"graph": replace(_BY_KEY["graph"], width=graph), "state": replace(_BY_KEY["state"], width=state)}
+    changed |= {key: replace(_BY_KEY[key], width=_BY_KEY[key].width + more) for key in ("power", "memory")}
     activity = [gpu.sm_active for gpu in gpus]
     activity += [instance.sm_active for gpu in gpus for instance in gpu.mig_instances]
     if all(value is None for value in activity):

@@ -22,6 +22,11 @@ MOST_DRAWN = 500  # the newest
 _SOURCES = {"kmsg": "the kernel log", "journal": "the journal", "kern_log": "kern.log", "nvml": "NVML"}
 
 
+def names_width(events: Sequence[Happening]) -> int:
+    """Of the column of nodes."""
+    return min(MOST_NAME, max([4, *(len(event.node) for event in events)]))
+
+
 def event_head(nodes: int, width: int) -> list[Cell]:
     """The titles. ``nodes``: cells of the column of nodes, 0: there is none."""
     text = f"{'TIME':<{TIME_WIDTH}}  {'KIND':<{KIND_WIDTH}}  " + (f"{'NODE':<{nodes}}  " if nodes else "") + "WHAT"

@@ -12,7 +12,7 @@ from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.empty import empty_text
 from mltop.tui.render.findings import Happening, happenings
-from mltop.tui.screens.events.lines import MOST_DRAWN, MOST_NAME, event_cells, event_head, page_of
+from mltop.tui.screens.events.lines import MOST_DRAWN, event_cells, event_head, names_width, page_of
 from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.incidents.page import Line
 from mltop.tui.screens.pane import Pane, TextLines
@@ -72,8 +72,8 @@ class EventsScreen(Pane):
 
     def _of_all(self, nodes: int, titles: TextLines) -> list[Line]:
         width = self.size.width - 1
-        longest = max((len(event.node) for event in self._events[:MOST_DRAWN]), default=0)
-        column = min(MOST_NAME, max(4, longest)) if nodes > 1 and not self.mltop.trail.here.node else 0
+        several = nodes > 1 and not self.mltop.trail.here.node
+        column = names_width(self._events[:MOST_DRAWN]) if several else 0
         titles.set_lines([event_head(column, width)])
         lines = [
             Line(cells, event.key) for event in self._events[:MOST_DRAWN] for cells in event_cells(event, column, width)
@@ -81,7 +81,9 @@ class EventsScreen(Pane):
         left = len(self._events) - MOST_DRAWN
         if left > 0:
             return [*lines, Line([Cell(f"{left} more are older: / looks for them", "dim")])]
-        graph = job_graph(self.mltop, None, None, width, self.size.height - 6 - len(lines) if lines else 0)
+        graph = job_graph(
+            self.mltop, None, None, width, self.size.height - self.chrome_height() - 2 - len(lines) if lines else 0
+        )
         return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
 
     def _of_one(self, picture: Picture) -> list[Line]:

@@ -118,7 +118,7 @@ class IncidentsScreen(Pane):
         """In the lines that all of them leave: how the job went that the gravest is of, else all nodes."""
         first = next((one.incident for one in self._told if one.until is None and one.incident is not None), None)
         job = JobKey(first.job, first.uid) if first is not None and first.job else None
-        room = self.size.height - 5 - len(lines) if lines else 0
+        room = self.size.height - self.chrome_height() - 1 - len(lines) if lines else 0
         graph = job_graph(self.mltop, job, first if job is not None else None, self.size.width - 1, room)
         return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
 
@@ -135,7 +135,7 @@ class IncidentsScreen(Pane):
         if incident is None:
             lines = [Line([Cell("it is over; below is what was known of it last", "dim")]), Line(()), *lines]
         job = JobKey(self._last.job, self._last.uid)
-        room = max(LEAST_ROWS + 1, self.size.height - 5 - len(lines))
+        room = max(LEAST_ROWS + 1, self.size.height - self.chrome_height() - 1 - len(lines))
         graph = job_graph(self.mltop, job, self._last, self.size.width - 1, room) if job.name else []
         return [*lines, *([Line(())] if graph else []), *(Line(line) for line in graph)]
 

@@ -12,9 +12,10 @@ from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.app.selection import Looked
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.problems import Told, height_of
-from mltop.tui.screens.graphs import NodeGraphs
-from mltop.tui.screens.pane import GraphLines, Pane, TextLines
+from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, squeezed
+from mltop.tui.screens.row_context import RowContext
+from mltop.tui.screens.spare import Spare, keys_and_terms
 from mltop.tui.screens.tabled import GpuTable, Lines, RankTable
 from mltop.tui.screens.tables import free_gpus, gpu_rows, rank_rows
 from mltop.tui.widgets.cell_view import CursorView
@@ -30,7 +31,7 @@ class NodeParts(Pane):
     def __init__(self) -> None:
         super().__init__()
         self._told: Sequence[Told] = ()
-        self._graphs = NodeGraphs()
+        self._spare = Spare()
         self._folded: Sequence[str] = ()  # the keys of the GPUs that are one line, which has the first one's
         self._unfolded = ""  # the node of which each has a line nevertheless
 
@@ -40,7 +41,7 @@ class NodeParts(Pane):
         yield TextLines(id="host", classes="gap-above")
         yield RankTable(classes="gap-above")
         yield TextLines(id="tips", classes="gap-above")
-        yield GraphLines(self._graphs.time_at, id="graphs", classes="gap-above")
+        yield TextLines(id="graphs", classes="gap-above")
 
     def fill_parts(
         self,
@@ -91,7 +92,12 @@ class NodeParts(Pane):
         self.limit_height(ranks, heights["ranks"])
         self.set_part("#tips", [*tips[: heights["tips"]]])
         left = room - sum(heights.values()) - blocks - 1 if roomy else 0
-        self.part("the graphs", lambda: self.set_part("#graphs", self._graphs.lines(node, context, width, left)))
+        self.part("the graphs", lambda: self.set_part("#graphs", self._spare_lines(node, context, left)))
+
+    def _spare_lines(self, node: NodeView, context: RowContext, rows: int) -> Lines:
+        if node.gpus or not self.first:
+            return self._spare.lines(node, context, self.size.width, rows)
+        return keys_and_terms(self.mltop.config.keys, self.size.width, rows)
 
     def key_looked_at(self, view: CursorView, looked: Looked) -> str:
         key = super().key_looked_at(view, looked)

@@ -39,14 +39,16 @@ from mltop.tui.render.fleet.map import (
     short_names,
 )
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine, connecting_lines, nobody_answered
-from mltop.tui.render.graph import Graphs, width_beside, width_in_one_line
+from mltop.tui.render.graph import width_beside, width_in_one_line
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
+from mltop.tui.render.states import doing_cell
 from mltop.tui.screens.graphs import group_graphs
 from mltop.tui.screens.overview.heatmap import Heatmap
-from mltop.tui.screens.pane import GraphLines, Pane, TextLines
+from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
+from mltop.tui.screens.spare import Spare, keys_and_terms
 from mltop.tui.screens.tabled import GpuTable
 from mltop.tui.screens.tables import free_gpus, gpu_rows
 from mltop.tui.widgets.cell_view import CursorView
@@ -95,16 +97,17 @@ class FleetScreen(Pane):
         self._told: Sequence[Told] = ()
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
         self._groups: Sequence[Group] = ()
-        self._graphs: Graphs | None = None  # of full height: of those in one line no cell has a time of its own
+        self._spare = Spare(fleet=True)
 
     def body(self) -> Iterable[Widget]:
-        yield GraphLines(self._time_at, id="graphs", classes="gap-above")
+        yield TextLines(id="graphs", classes="gap-above")
         yield Problems(id="problems", classes="gap-above")
         yield TextLines(id="legend", classes="gap-above")
         yield Heatmap(self._moved, id="map", empty_text="no nodes")
         yield LineTable(id="nodes", kind="nodes", empty_text="no nodes")
         yield TextLines(id="node-lines", classes="gap-above")
         yield GpuTable()
+        yield TextLines(id="spare", classes="gap-above")
 
     @property
     def main(self) -> CursorView:
@@ -164,7 +167,7 @@ class FleetScreen(Pane):
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""
         states, matches = self._picture.states, self._matches()
-        groups = self._groups = self._grouping.of([*self._views.values()], states)
+        groups = self._groups = self._grouping.of([*self._views.values()], states, self._picture.view.taken_at)
         heats: list[NodeHeat] = []
         sections: list[Section] = []
         for group in groups if self._by_job else [self._grouping.all_by_name([*self._views.values()])]:
@@ -232,13 +235,13 @@ class FleetScreen(Pane):
         self.set_class(False, "-roomy")
         self._show_problems(0)
         self.set_part("#graphs", [])
-        self.query_one(GpuTable).display = False
+        self._show_gpus(0)
         blank = self.query_one("#legend", TextLines)  # between the header and the nodes
         blank.display = room - len(lines) - len(grid.rows) >= 2
         blank.set_lines([[]])
-        part = self.query_one("#node-lines", TextLines)
-        part.display, part.styles.height = bool(lines), len(lines)
-        part.set_lines(lines)
+        self.set_part("#node-lines", lines)
+        left = room - len(lines) - len(grid.rows) - blank.display - 1
+        self.set_part("#spare", [[], *keys_and_terms(self.mltop.config.keys, self.size.width, left)])
 
     def _needed(self, heats: Sequence[NodeHeat], sections: Sequence[Section]) -> int:
         """The lines of a map in which each GPU has a cell; of very many nodes each node."""
@@ -269,7 +272,6 @@ class FleetScreen(Pane):
         is_full = rows >= FULL_ROWS
         columns = (width_beside(width) if is_full else width_in_one_line(width)) if least else 0
         lines: list[list[Cell]] = []
-        self._graphs = None
         groups = [group for group in self._groups if group.job is not None]
         groups.sort(key=lambda group: (group.still_since is None, -len(group.nodes)))  # who stands still, the largest
         groups = groups or ([Group("", (), tuple(self._views.values()))] if self._views else [])
@@ -278,15 +280,11 @@ class FleetScreen(Pane):
                 break
             graphs = group_graphs(self.mltop, group, columns)
             if graphs is not None and is_full:
-                self._graphs = graphs
                 lines += [[], *graphs.beside(OTHERS_ROWS)] if lines else graphs.beside(rows)
             elif graphs is not None:
                 lines = [graphs.in_one_line()]
         self.set_part("#graphs", lines)
         return len(lines) - least
-
-    def _time_at(self, x: int) -> float | None:
-        return self._graphs.time_at(x) if self._graphs is not None else None
 
     def _show_problems(self, room: int) -> int:
         """Returns how many lines they take."""
@@ -306,16 +304,19 @@ class FleetScreen(Pane):
         line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
 
     def _show_gpus(self, left: int) -> None:
-        """Show the GPUs of the node under the cursor, where there is room for all of them."""
-        gpus = self.query_one(GpuTable)
+        """Show the GPUs of the node under the cursor, where there is room for all of them, and how that was going."""
+        gpus, context, width = self.query_one(GpuTable), self.context(self._picture), self.size.width
         view = self._views.get(self.node_at_cursor())
         if view is None or left < 2:
             gpus.display = False
+            self.set_part("#spare", [])
             return
-        self.put(gpus, *gpu_rows(view, self.context(self._picture), self.size.width, folded=True))
+        self.put(gpus, *gpu_rows(view, context, width, folded=True))
         wanted = 1 + gpus.row_count if gpus.row_count else 0  # without GPUs the problems say why
         gpus.display = 0 < wanted <= left
         gpus.styles.height = wanted
+        rows = left - wanted * gpus.display - 1
+        self.part("spare rows", lambda: self.set_part("#spare", self._spare.lines(view, context, width, rows)))
 
     def _show_node(self) -> None:
         view = self._views.get(self.node_at_cursor())
@@ -324,7 +325,12 @@ class FleetScreen(Pane):
             lines.set_lines([])
             return
         below = self.query_one(GpuTable).display
-        lines.set_lines(node_lines(view, self._heats.metric, self.size.width, below))
+        lines.set_lines(node_lines(view, self._heats.metric, self.size.width, below, self._still(view)))
+
+    def _still(self, view: NodeView) -> Cell | None:
+        """How the job of this node stands, where it does."""
+        standing = self._grouping.standing(view, self._picture.states)
+        return doing_cell(standing.usual, self._picture.view.taken_at) if standing is not None else None
 
     def _show_list(self, heats: list[NodeHeat], room: int) -> None:
         selection, metric, names = self.mltop.selection, self._heats.metric, self._names
@@ -333,7 +339,8 @@ class FleetScreen(Pane):
         def line(index: int) -> NodeLine:
             view = views[index]
             findings, name = self._findings_of.get(view.node, ()), names.get(view.node, view.node)
-            return NodeLine(view, findings, name, view.node in selection, heats[index], metric)
+            still = self._still(view)
+            return NodeLine(view, findings, name, view.node in selection, heats[index], metric, still)
 
         columns = with_widths(MARKED_NODE_COLUMNS, node=name_width(names, NODE_WIDTH))
         by_key = {column.key: column for column in columns}
@@ -350,13 +357,10 @@ class FleetScreen(Pane):
         legend = room >= MIN_ROOM
         self.set_class(False, "-roomy")
         self.part("the legend", lambda: self._show_legend(legend, heats))
-        self.query_one(GpuTable).display = False
-        lines = guarded(
-            "the problems",
-            lambda: self._show_problems(room // 3),
-            0,
-        )
-        table.styles.height = max(1, room - legend - lines)
+        lines = guarded("the problems", lambda: self._show_problems(room // 3), 0)
+        room -= legend + lines
+        height = table.styles.height = max(1, min(room, 1 + table.row_count))
+        self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(room - height))
 
     def _why_empty(self) -> str:
         text = self.filter.text.strip()

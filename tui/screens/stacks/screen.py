@@ -138,7 +138,7 @@ class StacksScreen(Pane):
         lines += [KeyedLine(line) for line in _silent_lines(result.not_answered, width)]
         if not reports and not result.partial:
             lines.append(KeyedLine([Cell("no training ranks found", "warn")]))
-        return [*lines, *self._graph(result, picture, self.size.height - 5 - len(lines))]
+        return [*lines, *self._graph(result, picture, self.size.height - self.chrome_height() - 1 - len(lines))]
 
     def _undumped(self, picture: Picture) -> list[KeyedLine]:
         """Where nothing is dumped yet: what is known from outside of the job that stands, and how it was going."""
@@ -151,7 +151,7 @@ class StacksScreen(Pane):
         lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
         lines += [KeyedLine(line) for line in empty_lines("stacks", width)]
         job = JobKey(stands[0].job, stands[0].uid)
-        drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - 5 - len(lines))
+        drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - self.chrome_height() - 1 - len(lines))
         return [*lines, *([KeyedLine(()), *map(KeyedLine, drawn)] if drawn else [])]
 
     def _graph(self, result: DumpResult, picture: Picture, room: int) -> list[KeyedLine]:

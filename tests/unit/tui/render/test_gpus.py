@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mltop.probes.model import (
@@ -114,7 +116,7 @@ def test_wider_terminals_show_more(width: int, more: set[str]) -> None:
     assert not more & set(titles([gpu()], 80))
 
 
-@pytest.mark.parametrize(("width", "graph"), [(80, 12), (109, 12), (110, 33), (159, 33), (160, 64), (200, 64)])
+@pytest.mark.parametrize(("width", "graph"), [(80, 12), (109, 12), (110, 21), (159, 21), (160, 52), (200, 52)])
 def test_a_wider_screen_has_a_wider_graph(width: int, graph: int) -> None:
     columns = gpu_columns([gpu()], width)
     shown = dict(layout(columns, width, unknown_columns(columns, [gpu_row(GpuLine(gpu()))])))
@@ -390,3 +392,19 @@ def test_what_an_instance_measures_itself_stands_in_its_row() -> None:
     instance = MigInstance(0, sm_active=0.5, tensor_active=0.25, dram_active=0.75)
     cells = {column.key: found.text for column, found in zip(GPU_COLUMNS, mig_row(gpu(), instance).cells, strict=True)}
     assert (cells["sm"], cells["tensor"], cells["dram"]) == ("50%", "25%", "75%")
+
+
+@pytest.mark.parametrize("width", [80, 109, 110, 120, 200])
+def test_power_and_memory_have_meters_from_110_columns(width: int) -> None:
+    one = gpu(power_w=350.0, power_limit_w=700.0, memory_used_bytes=20 << 30, memory_total_bytes=80 << 30)
+    _, (line,) = drawn([gpu_row(GpuLine(one, [RANK]))], gpu_columns([one], width), width)
+    assert "350/700W" in line and "20/80G" in line
+    meters = re.findall(r"(━+╸?)─+ +(\S+)", line)
+    assert [words for _, words in meters] == (["350/700W", "20/80G"] if width >= 110 else [])
+    assert not meters or len(meters[0][0]) > len(meters[1][0])
+
+
+def test_what_is_not_known_has_no_meter() -> None:
+    one = gpu(power_w=None, power_limit_w=700.0, memory_used_bytes=None, memory_total_bytes=80 << 30)
+    _, (line,) = drawn([gpu_row(GpuLine(one, [RANK]))], gpu_columns([one], 120), 120)
+    assert "─ " not in line

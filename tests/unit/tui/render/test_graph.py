@@ -94,7 +94,7 @@ def test_a_state_colours_the_columns_that_it_touches() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_an_area_grows_with_its_value_and_the_least_is_seen(rows: int) -> None:
     values = [step / 40 for step in range(41)]
-    drawn = [plain(cells) for cells in area(values, ["graph"] * 41, rows)]
+    drawn = [plain(cells).replace(GLYPHS.rest, " ") for cells in area(values, ["graph"] * 41, rows)]
     heights = [
         sum(GLYPHS.eighths.index(text[column]) + 1 for text in drawn if text[column] != " ") for column in range(41)
     ]
@@ -210,3 +210,18 @@ def test_an_event_just_before_the_moment_that_is_looked_at_is_not_lost() -> None
     scale = Scale.of(NOW, 1.0, 100, 600, moment=float(NOW))
     text = plain(axis(scale, [Event(NOW - 60.0, "11:58:23 hung", "waits")]))
     assert text.endswith(f"11:58:23 hung {clock_time(NOW)}")
+
+
+def test_a_limit_is_drawn_where_the_graph_leaves_it_free() -> None:
+    top, *others = [plain(cells) for cells in area([0.1] * 8 + [1.0] * 2, ["graph"] * 10, 2, "5.6kW")]
+    assert top == f"5.6kW {GLYPHS.rest * 2}██"
+    assert GLYPHS.rest not in others[0]
+    top, *_ = [plain(cells) for cells in area([1.0] * 3 + [0.1] * 3, ["graph"] * 6, 2, "5.6kW")]
+    assert top == f"███{GLYPHS.rest * 3}", "its words stand nowhere in the graph"
+
+
+def test_a_graph_without_a_limit_has_none_and_a_high_one_is_ruled() -> None:
+    low = [plain(cells) for cells in area([0.1] * 4, ["graph"] * 4, 3)]
+    assert low[:2] == ["    ", "    "]
+    high = [plain(cells) for cells in area([0.01] * 4, ["graph"] * 4, 12)]
+    assert [row for row, line in enumerate(high) if line == GLYPHS.rest * 4] == [0, 4, 8]

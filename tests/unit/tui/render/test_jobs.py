@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from mltop.probes.judge.states import JobStates, States
-from mltop.probes.model import GpuSample, JobKey, NodeState, RankSample, Sample
+from mltop.probes.model import GpuSample, JobKey, JobMotion, NodeState, RankSample, Sample
 from mltop.probes.model.incident import Doing
 from mltop.probes.model.sample import PlacedJob
 from mltop.probes.model.vocabulary import WorkState
-from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import plain
+from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.render.answer import Situation, answer_of
+from mltop.tui.render.cells import plain, row_of
+from mltop.tui.render.fleet.heat import METRICS
 from mltop.tui.render.fleet.jobs import NO_JOB, Group, Grouping
+from mltop.tui.render.fleet.map import node_lines
+from mltop.tui.render.fleet.nodes import NODE_COLUMNS, NodeLine
+from mltop.tui.render.states import doing_cell
 
 
 def node(name: str, *jobs: str, uid: int = 5, at: float = 1.0) -> NodeView:
@@ -75,6 +80,22 @@ def test_what_a_job_does_in_words(known: JobStates | None, words: str, style: st
     (group,) = Grouping().of([node("n10", "b"), node("n9", "b")], made)
     assert plain(group.about).rstrip() == f"2 nodes  {words}"
     assert group.about[1].style == style
+
+
+def test_a_job_that_may_have_stalled_is_named_as_on_line_1() -> None:
+    known = States({PlacedJob("b", 5, ""): JobStates(Doing("quiet", 60.0))})
+    (group,) = Grouping().of([node("n10", "b"), node("n9", "b")], known, 72.4)
+    assert plain(group.about) == "2 nodes  STALLED? 12s  2 ranks make no progress"
+    motion = JobMotion("b", 5, phase="quiet", since=60.0, ranks_seen=2)
+    view = FleetView(72.4, ())
+    assert plain(answer_of(Situation(view, motions=[motion])).line(120)).startswith("▲ STALLED? 12s")
+
+
+def test_so_are_its_nodes() -> None:
+    still = doing_cell(Doing("quiet", 60.0), 72.4)
+    view = node("n9", "b")
+    assert "no progress 12s" in row_of(NODE_COLUMNS, NodeLine(view, still=still), "n9").text
+    assert "no progress 12s" in plain(node_lines(view, METRICS[0], 120, still=still)[0])
 
 
 def test_who_holds_it_up_is_counted_apart() -> None:
