@@ -135,7 +135,7 @@ async def test_read_only_says_why() -> None:
 async def test_help_lists_it() -> None:
     async with opened(ActingSession(), size=(200, 60)) as screen:
         await screen.press("question_mark", "slash", *"NCCL", "enter")
-        await screen.shows("ask NCCL's RAS about this job, once; asks before it starts")
+        await screen.shows("ask NCCL's RAS about this job, once; asks")
 
 
 @pytest.mark.parametrize("size", SIZES)
