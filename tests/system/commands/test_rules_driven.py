@@ -32,9 +32,9 @@ TABLE = Path(__file__).with_name("RULES_DRIVEN.md")
 FIRST_SAMPLES = 3
 HEALTHY_SAMPLES = 11  # all counters have been read twice
 BROKEN_SAMPLES = 22
-MORE_SAMPLES = 10
+MORE_SAMPLES = BROKEN_SAMPLES  # in a row: nothing moves while it is judged
 MOST_S = 300.0
-MOVE_S = 0.5
+MOVE_S = 0.2
 HEAD = """# Which rules have fired
 
 Each was driven the whole way by `tests/system/commands/test_rules_driven.py`: a fake machine, an agent with its
