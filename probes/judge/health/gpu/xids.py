@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -149,10 +149,13 @@ def failed(moment: Moment) -> list[str]:
     return list(dict.fromkeys(each.gravest.subject for each in _listed_incidents(moment) if each.gravest.tier == HW))
 
 
-def _of_tier(moment: Moment, tiers: Sequence[str]) -> Iterator[Hit]:
-    for incident in _listed_incidents(moment) if moment.now.kernel_events else ():
-        if incident.gravest.tier in tiers:
-            yield _hit(moment, incident)
+def _of_tier(*tiers: str) -> Callable[[Moment], Iterator[Hit]]:
+    def check(moment: Moment) -> Iterator[Hit]:
+        for incident in _listed_incidents(moment) if moment.now.kernel_events else ():
+            if incident.gravest.tier in tiers:
+                yield _hit(moment, incident)
+
+    return check
 
 
 hardware = _log_rule("gpu.xid.hw", "critical", remedy="reset")(
@@ -170,7 +173,7 @@ hardware = _log_rule("gpu.xid.hw", "critical", remedy="reset")(
     whole_node=_OF_ALL,
     whole_node_by={"reboot": _OF_ALL},
     explains_ranks=(*STOPS, *SLOWS),
-)(partial(_of_tier, tiers=(HW,)))
+)(_of_tier(HW))
 
 warnings = _log_rule("gpu.xid.warn", "warning", remedy="restart")(
     meaning="the driver reports a fault that the GPU survives",
@@ -180,7 +183,7 @@ warnings = _log_rule("gpu.xid.warn", "warning", remedy="restart")(
     explains=("gpu.ecc.sbe_rate", "gpu.recovery", "fabric.state", "nvlink."),
     as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
-)(partial(_of_tier, tiers=(WARN,)))
+)(_of_tier(WARN))
 
 applications = _log_rule("gpu.xid.app", "info")(
     meaning="the driver reports a fault that is most often the program's own",
@@ -188,7 +191,7 @@ applications = _log_rule("gpu.xid.app", "info")(
     action="debug the program",
     precedence=SYMPTOM,
     follows_ranks=(RANK_ENDED,),
-)(partial(_of_tier, tiers=(APP, QUIET)))
+)(_of_tier(APP, QUIET))
 
 
 def _hit(moment: Moment, incident: Incident) -> Hit:
