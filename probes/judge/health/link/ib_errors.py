@@ -68,13 +68,7 @@ def bit_errors(moment: Moment, limit: float) -> Iterator[Hit]:
 
 
 def _too_fast(
-    rule_id: str,
-    counter: str,
-    most: float,
-    text: str,
-    make: Callable[..., Any] = _counter_rule,
-    *,
-    unit: str = "second",
+    make: Callable[..., Any], rule_id: str, counter: str, most: float, text: str, *, unit: str = "second"
 ) -> Callable[..., Rule]:
     """A rule about one counter that grows by more than ``most`` in a unit of time; ``text``: of {name}, {rate} or
     {count}.
@@ -92,13 +86,8 @@ def _too_fast(
     return lambda **words: header(**words)(check)
 
 
-recovery = _too_fast(
-    "ib.recovery",
-    "link_error_recovery",
-    5,
-    "{name} retrains its link {count:.0f} times a minute",
-    unit="minute",
-)(
+_RETRAINS = "{name} retrains its link {count:.0f} times a minute"
+recovery = _too_fast(_counter_rule, "ib.recovery", "link_error_recovery", 5, _RETRAINS, unit="minute")(
     meaning="a port trains its link again and again",
     action="replace cable or transceiver",
 )
@@ -118,13 +107,13 @@ def integrity(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name} passed the cap that its hardware sets on errors", evidence)
 
 
-received_bad = _too_fast("ib.rcv_errors", "port_rcv_errors", 10.0, "{name} receives {rate} malformed packets")(
+_RECEIVES = "{name} receives {rate} malformed packets"
+received_bad = _too_fast(_counter_rule, "ib.rcv_errors", "port_rcv_errors", 10.0, _RECEIVES)(
     meaning="malformed packets arrive",
     action="replace cable or transceiver",
 )
-discards = _too_fast(
-    "ib.discards", "port_xmit_discards", 100.0, "{name} drops {rate} packets that it cannot send", _traffic_rule
-)(
+_DROPS = "{name} drops {rate} packets that it cannot send"
+discards = _too_fast(_traffic_rule, "ib.discards", "port_xmit_discards", 100.0, _DROPS)(
     meaning="packets wait too long to be sent and are dropped",
     action="look for congestion in the fabric, or a peer that is down",
     explains_peers=SILENT_PEER,
@@ -190,9 +179,8 @@ def transport(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, tuple(evidence), critical_if(lost["rnr_nak_retry_err"]))
 
 
-slow_restart = _too_fast(
-    "roce.slow", "roce_slow_restart", 10.0, "RoCE congestion on {name}: {rate} slow restarts", _traffic_rule
-)(
+_RESTARTS = "RoCE congestion on {name}: {rate} slow restarts"
+slow_restart = _too_fast(_traffic_rule, "roce.slow", "roce_slow_restart", 10.0, _RESTARTS)(
     meaning="RoCE slows down because of congestion",
     source="/sys/class/infiniband hw_counters; NVSentinel",
     action="check PFC and ECN on NICs and switches",
