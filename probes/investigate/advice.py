@@ -108,13 +108,10 @@ _OF_RULES = frozenset(
         "connect the card's power cables",
         "end the jobs on the node, then: sudo nvidia-smi -r",
         "end its job, then: sudo nvidia-smi -r -i #",
-        "end its job, then: sudo nvidia-smi -r -i #; check row remapping",
         "finish the job, then: sudo nvidia-smi -r -i #",
         "sudo nvidia-smi -r -i #",
         "sudo nvidia-smi -i # -e #, then reset the GPU",
         "to keep it: sudo nvidia-smi -i # -e #",
-        "sudo nvidia-smi -i # -c DEFAULT",
-        "sudo nvidia-smi -i # -pm #",
         "sudo nvidia-smi -i # -pl #",
         "sudo nvidia-smi mig -i # -cgi PROFILE -C; or leave MIG mode: sudo nvidia-smi -i # -mig #",
         "if nobody wants it: sudo nvidia-smi -i # -rgc; sudo nvidia-smi -i # -rac",
@@ -159,8 +156,11 @@ def advice_of_rules() -> frozenset[str]:
     """All that health rules advise, with "#" for numbers."""
     from mltop.probes.judge.health.gpu.xid_catalog import ADVISED  # loads all rules
     from mltop.probes.judge.health.registry import RULES
+    from mltop.probes.judge.health.rule import OfGpus
 
-    return _OF_RULES.union(_without_numbers(action) for action in (*ADVISED, *[rule.action for rule in RULES]))
+    of_gpus = [rule.check.action.format(index=0) for rule in RULES if isinstance(rule.check, OfGpus)]
+    every = (*ADVISED, *of_gpus, *[rule.action for rule in RULES])
+    return _OF_RULES.union(map(_without_numbers, every))
 
 
 def with_known_advice(judged: Judged, known: frozenset[str]) -> Judged:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.diagnosis import diagnosed, with_told
-from mltop.probes.investigate.material import Interner, Material, judge, nodes_by_gap, rank_gaps
+from mltop.probes.investigate.material import Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.judge.health.rule import NO_EXPECTATIONS
 from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import SCHEMA, Gap, Incident, JobReport, NodeState, Sample, to_json
 from mltop.probes.model.text import clean
+from mltop.probes.reach.sharing import Sharing
 from mltop.probes.record import BadRecording, CaptureWriter, Saved, read_capture, read_recording
 from mltop.probes.record.archives import SUFFIXES, is_archive, is_archive_name, stem_of
 from mltop.probes.record.captures import FINDINGS, INCIDENTS, KERNEL_LINES
@@ -176,7 +177,7 @@ def load(path: Path, decode_line: DecodeLine = decode_sample) -> Saved:
             raise BadRecording(f"{path} does not exist") from None
         raise BadRecording(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if is_folder or is_packed(path):
-        return read_capture(path, Interner().stacks, decode_line)
+        return read_capture(path, Sharing().stacks, decode_line)
     recording = read_recording(path, decode_line)
     gaps = [Gap("recording", f"{path.name} is cut off")] if recording.cut_off else []
     return Saved([NodeState(node, "live") for node in recording.samples], recording.samples, gaps=gaps)
@@ -192,10 +193,10 @@ def is_packed(path: Path) -> bool:
 
 def material_of(saved: Saved) -> Material:
     """What a verdict is made from: as in a live session, the last minutes before each node's newest sample."""
-    interner, minutes = Interner(), {}
+    sharing, minutes = Sharing(), {}
     for node, samples in saved.samples.items():
         *earlier, newest = samples.since(samples.newest_at - HISTORY_S)
-        minutes[node] = [*map(interner.ranks_of, earlier), newest]
+        minutes[node] = [*map(sharing.ranks_of, earlier), newest]
     records = {(told.node, told.pid): told for told in saved.records}
     return Material(saved.nodes, minutes, saved.dumps, saved.not_answered, saved.gaps, records=records)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mltop.probes.investigate.history import Histories
-from mltop.probes.investigate.material import Interner, Material, judge
+from mltop.probes.investigate.material import Material, judge
 from mltop.probes.investigate.patience import Arrivals, Patience
 from mltop.probes.investigate.progress import FINISHED, End, Run, StackPhase, StackProgress
 from mltop.probes.investigate.proofs import Proofs
@@ -21,6 +21,7 @@ from mltop.probes.judge.values import known
 from mltop.probes.model import JobKey, JobReport, NodeState, RankStacks
 from mltop.probes.model.evidence.records import RankRecords
 from mltop.probes.reach.hub import Hub
+from mltop.probes.reach.sharing import Sharing
 from mltop.probes.reach.view import NodeView
 
 GONE_S = 10.0  # without a sample
@@ -104,7 +105,7 @@ class StackRun(Run):
         self._round_starts: list[int] = []  # where each round begins in the material's dumps
         self._aside: list[RankStacks] = []  # rounds from before the job stopped
         self._rounds_aside = self._raw_after = 0
-        self._interner = Interner()
+        self._sharing = Sharing()
         self._seen: dict[JobKey, set[int]] = {}  # ranks dumped
         self._sizes: dict[JobKey, int] = {}  # world sizes
         self._bytes_of: dict[str, int] = {}  # node → of its dumps
@@ -296,7 +297,7 @@ class StackRun(Run):
         self._bytes_of[stacks.node] = self._bytes_of.get(stacks.node, 0) + size_bytes
         if self._is_too_much(stacks.node):
             return
-        self._interner.stacks(stacks)
+        self._sharing.stacks(stacks)
         self.material.dumps.append(stacks)
         sample = stacks.before
         if sample is not None and sample.world_size and sample.rank is not None:
@@ -343,7 +344,7 @@ class StackRun(Run):
         until = time.monotonic() + most_s
         for node in new:
             if self._histories.has(node):
-                self.material.samples[node] = [self._interner.ranks_of(sample) for sample in self._histories.of(node)]
+                self.material.samples[node] = [self._sharing.ranks_of(sample) for sample in self._histories.of(node)]
             if time.monotonic() > until:
                 return
 
@@ -355,7 +356,7 @@ class StackRun(Run):
         if samples and samples[-1].sampled_at >= sample.sampled_at:
             samples.pop()
         elif samples:
-            samples[-1] = self._interner.ranks_of(samples[-1])
+            samples[-1] = self._sharing.ranks_of(samples[-1])
         samples.append(sample)
 
     @property

@@ -138,6 +138,13 @@ GPU: dict[str, Range] = {
     **_each(_FRACTION, _ACTIVITY, "mig_instances.*."),
 }
 
+# By lane of a row: what all of a node comes to.
+NODE: dict[str, Range] = {
+    "cpu_fraction": _FRACTION,
+    "network_bytes_per_s": Range(0, 6e12, "bytes/s", "rate", "half floats of 1e8 bytes/s: 60 ports of 0.8 Tb/s"),
+    "power_w": Range(0, 600_000, "W", source="half floats of 10 W: a rack of 72 GPUs draws 132 kW"),
+}
+
 # By field of PciDevice, in its units.
 PCI: dict[str, Range] = {
     **_each(_PCIE_SPEED, "link_speed_gt_per_s link_speed_max_gt_per_s"),

@@ -19,7 +19,7 @@ from mltop.probes.model.news.judged import Fact, JobPart, Judged, PartNumbers
 from mltop.probes.model.news.row import (
     GPU_LANES,
     GPU_WIDTH,
-    MOST_HALF,
+    NODE_LANES,
     NODE_WIDTH,
     REASON_BITS,
     STATES,
@@ -28,7 +28,7 @@ from mltop.probes.model.news.row import (
     values_of,
     width_of,
 )
-from mltop.probes.model.plausible import CLOCK_MAXIMA, CLOCK_OVER_MAX, GPU, LINKS, PCI, Range, ranges_below
+from mltop.probes.model.plausible import CLOCK_MAXIMA, CLOCK_OVER_MAX, GPU, LINKS, NODE, PCI, Range, ranges_below
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.receipt import (
     LARGE_BYTES,
@@ -91,23 +91,21 @@ class RowFrame(msgspec.Struct, frozen=True, gc=False):
             raise Refused("its row has numbers that cannot be")
 
 
-# What each value of a row may be, by model/plausible.py, in memory's units. Half floats end at infinity.
-_NODE_LANES = ((0.0, 1.0), (0.0, MOST_HALF), (0.0, MOST_HALF))
+# Lanes of GPUs that model/plausible.py has under another name.
 _RANGES = {
-    "clock_mhz": GPU["sm_clock_mhz"][:2],
-    "nvlink_bytes_per_s": (0.0, 2 * GPU["nvlink.rx_bytes_per_s"].high),  # of both directions
-    "reasons": (min(STATES), sum(REASON_BITS.values())),
+    "clock_mhz": GPU["sm_clock_mhz"],
+    "nvlink_bytes_per_s": Range(0.0, 2 * GPU["nvlink.rx_bytes_per_s"].high),  # of both directions
+    "reasons": Range(min(STATES), sum(REASON_BITS.values())),
 }
-_GPU_LANES = tuple(
-    (low / lane.unit, high / lane.unit)
-    for lane in GPU_LANES
-    for low, high in (_RANGES.get(lane.name) or GPU[lane.name][:2],)
-)
 
 
 @lru_cache(maxsize=64)
 def _limits(width: int) -> tuple[tuple[float, float], ...]:
-    return *_NODE_LANES, *_GPU_LANES * ((width - NODE_WIDTH) // GPU_WIDTH)
+    """What each value of a row may be, in memory's units."""
+    of_node = [(lane, NODE[lane.name]) for lane in NODE_LANES]
+    of_gpu = [(lane, _RANGES.get(lane.name) or GPU[lane.name]) for lane in GPU_LANES]
+    every = (*of_node, *of_gpu * ((width - NODE_WIDTH) // GPU_WIDTH))
+    return tuple((each.low / lane.unit, each.high / lane.unit) for lane, each in every)
 
 
 def plausible_lanes(lanes: bytes) -> bytes:

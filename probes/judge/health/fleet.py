@@ -40,9 +40,10 @@ class JobHealth:
     """
 
     def __init__(self, rules: Sequence[Rule] = JOB_RULES, keep_s: float | None = EVENT_LISTED_S) -> None:
-        self.rules, self._keep_s = rules, keep_s
-        self._spans = Spans(most_open=float("inf"))
+        self.rules = rules
+        self._spans = Spans(most_open=float("inf"), keep_s=keep_s)
         self._by_node: dict[str, tuple[RankFacts, ...]] = {}
+        self._made_of: dict[str, tuple[Sample, Sequence[RankPast]]] = {}  # what these were read from
         self._findings: tuple[Finding, ...] = ()
         self._judged_at = 0.0
         self._judged_every_s = JOBS_JUDGED_EVERY_S
@@ -56,13 +57,19 @@ class JobHealth:
         node = sample.node
         last_at, _ = self._turns.get(node, (now, 0.0))
         self._turns[node] = (now, now - last_at)
-        facts: tuple[RankFacts, ...] = ()
-        try:
-            facts = facts_of_ranks(sample, pasts)
-        except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' ranks are judged
-            self._spans.fail("what jobs are judged by", error, now, node)
-        if facts or node in self._by_node:
-            self._by_node[node] = facts
+        made_of = self._made_of.pop(node, None)
+        if made_of is None or made_of[0] is not sample or made_of[1] != pasts:
+            made_of = sample, pasts
+            facts: tuple[RankFacts, ...] = ()
+            try:
+                facts = facts_of_ranks(sample, pasts)
+            except Exception as error:  # noqa: BLE001 - said as a finding, and the other nodes' ranks are judged
+                made_of = None
+                self._spans.fail("what jobs are judged by", error, now, node)
+            if facts or node in self._by_node:
+                self._by_node[node] = facts
+        if made_of is not None:
+            self._made_of[node] = made_of
         if now < self._judged_at - STALE_S:
             self._judged_at = 0.0  # a clock was set back
         if self._by_node and now - self._judged_at >= self._judged_every_s:
@@ -75,7 +82,7 @@ class JobHealth:
             self._judge(newest)
 
     def forget(self, node: str) -> None:
-        for of_nodes in (self._by_node, self._turns):
+        for of_nodes in (self._by_node, self._made_of, self._turns):
             of_nodes.pop(node, None)
 
     def findings(self) -> tuple[Finding, ...]:
@@ -104,8 +111,6 @@ class JobHealth:
                 for hit in self._spans.hits(rule, moment, now, ordered[0].node)[:MOST_HITS]:
                     self._spans.take((rule.id, job, hit.node, hit.subject), rule, hit, now)
         self._spans.close(now)
-        if self._keep_s is not None:
-            self._spans.forget_ended(now - self._keep_s)
         findings = (*first_of_each(self._spans.firing()), *self._spans.ended)
         if findings != self._findings:
             self._findings = findings

@@ -18,7 +18,7 @@ from mltop.probes.judge.health.spans import earliest, first_of_each
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Finding, Remedy
 from mltop.probes.model.verdict import all_gpus_name
-from mltop.probes.model.vocabulary import Severity, gravity
+from mltop.probes.model.vocabulary import gravity
 
 # What a remedy makes pointless, or wrong. What is not in it goes together.
 BEATS: dict[Remedy, frozenset[Remedy]] = {
@@ -192,53 +192,38 @@ def _fold_parts(lines: list[_Line], rules: Mapping[str, Rule], cards: Callable[[
                 break
             head, *others = left
             for line in others:
-                grave = gravity(head.finding.severity) <= gravity(line.finding.severity)
-                goes_on = line.finding.until is None and head.finding.until is not None
-                if grave and not goes_on and _overlap(head.finding, line.finding):
+                if _hides(head.finding, line.finding):
                     head.fold(line)
             left = [line for line in others if not line.is_folded]
 
 
 def _fold(of_rules: Mapping[str, list[_Line]], rule: Rule, explained: tuple[str, ...], same_subject: bool) -> None:
     """``same_subject``: only what is about the same; else all of the node."""
-    by_subject: dict[str, _Causes] = {}
-    for line in of_rules[rule.id]:
-        for subject in () if line.is_folded else line.subjects if same_subject else ("",):
-            by_subject.setdefault(subject, _Causes()).add(line)
+    able = [line for line in of_rules[rule.id] if not line.is_folded]
+    about = ((subject, line) for line in able for subject in (line.subjects if same_subject else ("",)))
+    causes = {subject: _causes([line for _, line in own]) for subject, own in grouped(about, itemgetter(0)).items()}
+    least = gravity("warning") if rule.as_grave else 0
     for rule_id, lines in of_rules.items():
         for line in lines if rule_id != rule.id and is_named(rule_id, explained) else ():
-            causes = None if line.is_folded else by_subject.get(line.finding.subject if same_subject else "")
-            cause = causes.explaining(line.finding, rule.as_grave) if causes is not None else None
-            if cause is not None:
-                cause.fold(line)
+            own = () if line.is_folded else causes.get(line.finding.subject if same_subject else "", ())
+            hiding = (cause for cause in own if _hides(cause.finding, line.finding, least))
+            first = min(hiding, key=attrgetter("order"), default=None)
+            if first is not None:
+                first.fold(line)
 
 
-@dataclass
-class _Causes:
-    """Causes that are alike but for their times: of those that still fire the first one of each severity counts."""
+def _causes(alike: list[_Line]) -> list[_Line]:
+    """Of causes that are alike but for their times: of those that still fire the first one of each severity."""
+    firing = grouped((line for line in alike if line.finding.until is None), lambda line: line.finding.severity)
+    first = [min(lines, key=lambda line: line.finding.since or 0.0) for lines in firing.values()]
+    return [*first, *[line for line in alike if line.finding.until is not None][:MOST_FOLDED]]
 
-    firing: dict[Severity, _Line] = field(default_factory=dict)
-    ended: list[_Line] = field(default_factory=list)
 
-    def add(self, cause: _Line) -> None:
-        finding = cause.finding
-        if finding.until is not None:
-            if len(self.ended) < MOST_FOLDED:
-                self.ended.append(cause)
-            return
-        first = self.firing.get(finding.severity)
-        if first is None or (finding.since or 0.0) < (first.finding.since or 0.0):
-            self.firing[finding.severity] = cause
-
-    def explaining(self, finding: Finding, as_grave: bool) -> _Line | None:
-        """What has ended does not hide what goes on, nor what is harmless something grave, unless ``as_grave``."""
-        candidates = [*self.firing.values(), *(self.ended if finding.until is not None else ())]
-        least = gravity("warning") if as_grave else 0
-        grave = (
-            cause for cause in candidates if gravity(cause.finding.severity) <= max(gravity(finding.severity), least)
-        )
-        overlapping = (cause for cause in grave if _overlap(cause.finding, finding))
-        return min(overlapping, key=attrgetter("order"), default=None)
+def _hides(cause: Finding, finding: Finding, least: int = 0) -> bool:
+    """What has ended does not hide what goes on, nor what is harmless something graver than ``least``."""
+    is_over = cause.until is not None and finding.until is None
+    grave = gravity(cause.severity) <= max(gravity(finding.severity), least)
+    return grave and not is_over and _overlap(cause, finding)
 
 
 def _agree(lines: list[_Line]) -> None:

@@ -41,10 +41,10 @@ class NodeJudge:
     ) -> None:
         self.node, self._readers = node, readers
         self._rules = [rule.at(expectations.thresholds) for rule in rules]
-        self._expectations, self._eager, self._keep_s = expectations, eager, keep_s
+        self._expectations, self._eager = expectations, eager
         self.newest: Sample | None = None
         self.reads = Reads()
-        self._spans = Spans(node)
+        self._spans = Spans(node, keep_s=keep_s)
         self._trails = Trails()
         self._known_gpus: dict[int, GpuSample] = {}
         self._facts: list[Fact] = []
@@ -75,8 +75,6 @@ class NodeJudge:
         if peers is None:
             self._look_back(moment)
         self._spans.close(now)
-        if self._keep_s is not None:
-            self._spans.forget_ended(now - self._keep_s)
         self._know(sample)
         self.newest = sample
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 from mltop.probes.judge.health.relations import DRIVER, LINK_ERRORS, SILENT_PEER, SLOW_PEER, SLOWS, STOPS, SYMPTOM
 from mltop.probes.model import CounterKind, JobKey, Remedy
-from mltop.probes.model.units import percent_words
+from mltop.probes.model.units import counted, percent_words
+from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Act, Severity
 
 CLEAR_AFTER_HOLDS = 3.0
@@ -174,10 +176,36 @@ def rule(rule_id: str, severity: Severity, hold_s: float = 0.0, **header: Any) -
     """``@rule("gpu.lost", "critical")(meaning=…, …)``; with ``compares_nodes`` the check below is its ``compare``."""
 
     def make(action: str, compares_nodes: bool = False, **words: Any) -> Callable[..., Rule]:
-        made: Callable[..., Rule] = partial(Rule, rule_id, severity, hold_s, action, **words)
-        return partial(made, lambda *_: ()) if compares_nodes else made
+        def made(check: Callable[..., Iterable[Hit]]) -> Rule:
+            checks = (lambda *_: (), check) if compares_nodes else (check, words.pop("compare", None))
+            return Rule(rule_id, severity, hold_s, action, *checks, **{"needs": getattr(check, "needs", ()), **words})
+
+        return made
 
     return partial(make, **header)
+
+
+class OfGpus:
+    """The check of a rule about single values of each GPU, which then needs these: of ``cases`` (field, text) the first
+    whose value is set is told. "Set" is ``equals``, else the rule's limit or more, else anything but 0 and False.
+
+    Texts and ``action`` are of {gpu}, its {index} and the {value}, which counts ``noun``.
+    """
+
+    def __init__(self, *cases: tuple[str, str], action: str = "", noun: str = "", equals: object = None) -> None:
+        self.action, self._noun, self._equals = action, noun, equals
+        self._cases = [(attrgetter(field), text) for field, text in cases]
+        self.needs = tuple(f"gpu.*.{field}" for field, _ in cases)
+
+    def __call__(self, moment: Any, limit: float = 0.0) -> Iterator[Hit]:
+        for gpu in moment.now.gpus:
+            for value_of, text in self._cases:
+                value = value_of(gpu)
+                if value == self._equals if self._equals is not None else value and value >= limit:
+                    shown = counted(value, self._noun) if self._noun else value
+                    words = {"gpu": gpu_name(gpu.index), "index": gpu.index, "value": shown}
+                    yield Hit(words["gpu"], text.format(**words), action=self.action.format(**words))
+                    break
 
 
 device_rule = partial(rule, alike="kind")  # about GPUs, ports, and what belongs to them

@@ -86,8 +86,8 @@ class Span:
 class Spans:
     """The spans of the rules about one ``node``, or about jobs: ``take`` all hits of one time, then ``close`` it."""
 
-    def __init__(self, node: str = "", most_open: float = 2 * MOST_HITS) -> None:
-        self._node, self._most_open = node, most_open  # of one rule
+    def __init__(self, node: str = "", most_open: float = 2 * MOST_HITS, keep_s: float | None = None) -> None:
+        self._node, self._most_open, self._keep_s = node, most_open, keep_s  # of one rule; of what has ended, None: all
         self._open: dict[Key, Span] = {}
         self._open_of: Counter[str] = Counter()  # how many of each rule
         self._ended: dict[str, Ended] = {}
@@ -147,6 +147,9 @@ class Spans:
             self._open_of[span.rule.id] -= 1
             if span.fired:
                 self._ended.setdefault(span.rule.id, Ended()).add(span.finding(self._node, span.seen))
+        if self._keep_s is not None:
+            for of_rule in self._ended.values():
+                of_rule.forget(now - self._keep_s)
         self._failures = {key: finding for key, finding in self._failures.items() if key in self._failed_now}
         self._failed_now = set()
 
@@ -158,11 +161,6 @@ class Spans:
     @property
     def ended(self) -> list[Finding]:
         return [finding for of_rule in self._ended.values() for finding in of_rule.all()]
-
-    def forget_ended(self, oldest: float) -> None:
-        """What ended before ``oldest`` (unix s)."""
-        for of_rule in self._ended.values():
-            of_rule.forget(oldest)
 
 
 @dataclass

@@ -7,15 +7,16 @@ What a rule needs of a sample is named as JSON names it, ``*`` for each of sever
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from mltop.probes.judge.health.names import RDMA, is_up, port_name
 from mltop.probes.judge.health.registry import ALL_RULES
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.judge.values import grouped
-from mltop.probes.model import CounterKind, Gap, GpuSample, LinkSample, Sample, Unknown
+from mltop.probes.model import CounterKind, Gap, GpuSample, Sample, Unknown
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.sample import Reads
 from mltop.probes.model.vocabulary import gravity
@@ -32,24 +33,6 @@ _COUNTERS: dict[CounterKind, tuple[str, str]] = {
     "pci": ("pci", "PCIe's error counters"),
     "host": ("host", "the machine's error counters"),
 }
-# Where a need has another name than the fields that it is made of.
-_HOST_FIELDS: dict[str, tuple[str, ...]] = {
-    "load": ("load_1m",),
-    "memory": ("memory_total_bytes", "memory_available_bytes"),
-    "swap": ("swap_total_bytes", "swap_used_bytes"),
-    "shm": ("shm_total_bytes", "shm_used_bytes"),
-    "disk": ("disk_read_bytes_per_s", "disk_write_bytes_per_s"),
-}
-_PRESSURES = {"cpu": ("cpu_some",), "memory": ("memory_some", "memory_full"), "io": ("io_some",)}
-_LISTS_THAT_MAY_BE_EMPTY = ("blocked", "filesystems")
-_BY_GAPS = object()  # there is no value that could be missing
-_LINK_FIELDS: dict[str, Callable[[LinkSample], object]] = {
-    "state": lambda link: link.state,
-    "phys_state": lambda link: link.physical_state,
-    "rate": lambda link: link.rate_bits_per_s if is_up(link) else 0.0,
-    "counters": lambda link: link.counters or None,
-    "has_chardev": lambda link: link.has_chardev,
-}
 # Ports whose counters each rule is about, by the beginning of its id.
 _KINDS_OF = (
     ("ib.", frozenset({"infiniband", "roce"})),
@@ -57,6 +40,41 @@ _KINDS_OF = (
     ("eth.", frozenset({"ethernet", "roce"})),
     ("efa", frozenset({"efa"})),
 )
+
+
+def _of_links(gpu: GpuSample, name: str) -> object:
+    """What a GPU has none of is told."""
+    links = gpu.nvlink.links
+    if name == "errors":
+        return None if links and not any(link.errors for link in links) else links
+    lacking = [link for link in links if getattr(link, name) is None and (name == "active" or link.active)]
+    return None if lacking else links
+
+
+# How a need is read where it is no field of that name. Of several values all are needed. None: only gaps tell of it.
+_READ: dict[str, Callable[[Any], object] | None] = {
+    **{f"gpu.nvlink.{name}": partial(_of_links, name=name) for name in ("active", "errors", "speed_bytes_per_s")},
+    # Only then the driver tells it; and without a sensor a limit is of no use.
+    "gpu.fabric.health": lambda gpu: gpu.fabric.health if gpu.fabric.state == "completed" else "no fabric",
+    "gpu.memory_temperature_max_c": lambda gpu: gpu.memory_temperature_c is None or gpu.memory_temperature_max_c,
+    "host.load": attrgetter("load_1m"),
+    "host.memory": attrgetter("memory_total_bytes", "memory_available_bytes"),
+    "host.swap": attrgetter("swap_total_bytes", "swap_used_bytes"),
+    "host.shm": attrgetter("shm_total_bytes", "shm_used_bytes"),
+    "host.pressure.cpu": attrgetter("pressure.cpu_some"),
+    "host.pressure.memory": attrgetter("pressure.memory_some", "pressure.memory_full"),
+    "host.pressure.io": attrgetter("pressure.io_some"),
+    "host.cgroups.cpu": lambda host: tuple(group.cpu_throttled_fraction for group in host.cgroups) or None,
+    "links.state": attrgetter("state"),
+    "links.phys_state": attrgetter("physical_state"),
+    "links.rate": lambda link: link.rate_bits_per_s if is_up(link) else 0.0,
+    "links.counters": lambda link: link.counters or None,
+    "links.has_chardev": attrgetter("has_chardev"),
+    "pci.link": attrgetter("link_width"),
+    "pci.aer": lambda device: device.aer or None,
+    **dict.fromkeys(("gpu.fabric.status", "host.blocked", "host.filesystems", "host.filesystems.counters")),
+}
+_EMPTY: dict[str, tuple[object, ...]] = {"host": ("", {}, []), "ranks": ("",)}  # is as good as nothing there
 
 
 class Need(NamedTuple):
@@ -161,12 +179,12 @@ def _unknown(sample: Sample, what: str, why: str, fix: str, rules: Collection[Ru
 
 
 class _Value(NamedTuple):
-    """``field`` of one ``item`` of ``source``; None: not told."""
+    """Whether ``field`` of one ``item`` of ``source`` is told."""
 
     source: str
     item: str
     field: str
-    value: object
+    told: bool
 
     @property
     def name(self) -> str:
@@ -189,14 +207,13 @@ class _SampleValues:
         """For each thing that it could be told of; nothing where only gaps can tell."""
         key = need, rule_id
         if key not in self._values:
-            read = self._read(need, rule_id)
-            self._values[key] = [_Value(need.source, item, need.field, value) for item, value in read]
+            self._values[key] = [_Value(need.source, item, need.field, told) for item, told in self._read(*key)]
         return self._values[key]
 
     def has_any(self, rule: Rule, source: str) -> bool:
         """Whether there is any value that the rule needs of this source."""
         ways = (way for need in rule.needs for way in alternatives(need) if way.source == source)
-        return any(entry.value is not None for way in ways for entry in self.of(way, rule.id))
+        return any(entry.told for way in ways for entry in self.of(way, rule.id))
 
     def has_another(self, need: str, gap: Gap, rule_id: str) -> bool:
         """Whether another one of several ways is there in place of what the gap is about."""
@@ -208,7 +225,7 @@ class _SampleValues:
     def _is_there(self, need: Need, rule_id: str) -> bool:
         values = self.of(need, rule_id)
         if values:
-            return any(entry.value is not None for entry in values)
+            return any(entry.told for entry in values)
         return not self._has_gap(need.source, "*" if need.each else "", need.field)
 
     def missing(self, need: str, rule_id: str) -> str:
@@ -231,48 +248,34 @@ class _SampleValues:
             ways = alternatives(need)
             of_ways = [self.of(way, rule_id) for way in ways]
             of_things = grouped(chain.from_iterable(of_ways), lambda entry: (entry.source, entry.item))
-            lacking = [entries for entries in of_things.values() if all(entry.value is None for entry in entries)]
-            if not _are_alike(ways) and any(
-                values and all(one.value is not None for one in values) for values in of_ways
-            ):
+            lacking = [entries for entries in of_things.values() if not any(entry.told for entry in entries)]
+            if not _are_alike(ways) and any(values and all(one.told for one in values) for values in of_ways):
                 lacking = []  # one of the ways is there for everything
             self._lacks[key] = lacking, len(of_things)
         return self._lacks[key]
 
-    def _read(self, need: Need, rule_id: str) -> Iterator[tuple[str, object]]:
-        source, each, field = need
-        if source == "gpu" and each:
-            path = field.split(".")
-            yield from ((str(gpu.index), _of_gpu(gpu, path)) for gpu in self._sample.gpus if gpu.state == "ok")
-        elif source == "host" and field:
-            value = self._of_host(field)
-            if value is not _BY_GAPS:
-                yield "", value
-        elif source == "ranks" and field:
-            living = (rank for rank in self._sample.ranks if rank.state not in ("Z", "X", ""))
-            told = ((str(rank.pid), getattr(rank, field, None)) for rank in living)
-            yield from ((pid, None if value == "" else value) for pid, value in told)
-        elif source == "links" and each and field in _LINK_FIELDS:
-            kinds = next((kinds for prefix, kinds in _KINDS_OF if rule_id.startswith(prefix)), RDMA | {"ethernet"})
-            links = (link for link in self._sample.links if link.error is None and link.kind in kinds)
-            yield from ((port_name(link), _LINK_FIELDS[field](link)) for link in links)
-        elif source == "pci" and each and field in ("link", "aer"):
-            for device in self._sample.pci:
-                if device.kind in ("gpu", "nic"):
-                    yield device.bus_id, device.link_width if field == "link" else device.aer or None
+    def _read(self, need: Need, rule_id: str) -> Iterator[tuple[str, bool]]:
+        is_read = need.field and need.source not in ("links", "pci")
+        read = _READ.get(f"{need.source}.{need.field}", attrgetter(need.field) if is_read else None)
+        empty = (None, *_EMPTY.get(need.source, ()))
+        if read is None:
+            return
+        for item, thing in self._things(need.source, rule_id):
+            value = read(thing)
+            yield item, not any(each in empty for each in (value if isinstance(value, tuple) else (value,)))
 
-    def _of_host(self, name: str) -> object:
-        host = self._sample.host
-        values: list[object]
-        if name == "cgroups.cpu":
-            values = [group.cpu_throttled_fraction for group in host.cgroups] or [None]
-        elif name.startswith("pressure."):
-            values = [getattr(host.pressure, field) for field in _PRESSURES[name.removeprefix("pressure.")]]
-        else:
-            values = [getattr(host, field, _BY_GAPS) for field in _HOST_FIELDS.get(name, (name,))]
-        if name in _LISTS_THAT_MAY_BE_EMPTY:
-            return _BY_GAPS
-        return None if any(value is None or value in ("", {}, []) for value in values) else values[0]
+    def _things(self, source: str, rule_id: str) -> Iterable[tuple[str, object]]:
+        sample = self._sample
+        if source == "gpu":
+            return [(str(gpu.index), gpu) for gpu in sample.gpus if gpu.state == "ok"]
+        if source == "ranks":
+            return [(str(rank.pid), rank) for rank in sample.ranks if rank.state not in ("Z", "X", "")]
+        if source == "links":
+            kinds = next((kinds for prefix, kinds in _KINDS_OF if rule_id.startswith(prefix)), RDMA | {"ethernet"})
+            return [(port_name(link), link) for link in sample.links if link.error is None and link.kind in kinds]
+        if source == "pci":
+            return [(device.bus_id, device) for device in sample.pci if device.kind in ("gpu", "nic")]
+        return [("", sample.host)] if source == "host" else []
 
     def _has_gap(self, source: str, item: str, field: str, only_unsupported: bool = False) -> bool:
         items = dict.fromkeys((item, "*", ""))
@@ -287,25 +290,3 @@ class _SampleValues:
 def _are_alike(ways: Sequence[Need]) -> bool:
     """Whether they are about the same things: two values of each GPU, not one of the ranks and one of the machine."""
     return len({way.source for way in ways}) == 1
-
-
-def _of_gpu(gpu: GpuSample, path: Sequence[str]) -> object:
-    """None: not told. What a GPU has none of (NVLinks) is told."""
-    if path[0] == "nvlink" and len(path) == 2 and path[1] != "links":
-        return _of_links(gpu, path[1])
-    if path == ["fabric", "health"] and gpu.fabric.state != "completed":
-        return gpu.fabric.state or "no fabric"  # only then the driver tells it
-    if path == ["memory_temperature_max_c"] and gpu.memory_temperature_c is None:
-        return "no sensor"  # a limit alone is of no use
-    value: object = gpu
-    for name in path:
-        value = getattr(value, name, _BY_GAPS)
-    return value
-
-
-def _of_links(gpu: GpuSample, name: str) -> object:
-    links = gpu.nvlink.links
-    if name == "errors":
-        return None if links and not any(link.errors for link in links) else links
-    lacking = [link for link in links if getattr(link, name, "") is None and (name == "active" or link.active)]
-    return None if lacking else links

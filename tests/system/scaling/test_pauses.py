@@ -14,11 +14,12 @@ import pytest
 
 from mltop.probes.demo.fleet import build
 from mltop.probes.demo.simulated import rank_stacks
-from mltop.probes.investigate.material import Interner, Material, judge
+from mltop.probes.investigate.material import Material, judge
 from mltop.probes.investigate.session import PAUSE_S, LiveSession
 from mltop.probes.judge import values
 from mltop.probes.model import NodeState, to_json
 from mltop.probes.reach.receiving import sample_of_line
+from mltop.probes.reach.sharing import Sharing
 from tests.documents import ROOT
 
 # What a dump leaves: objects that hold others, none of which is garbage.
@@ -92,16 +93,16 @@ def test_at_the_end_nothing_is_freed_piece_by_piece() -> None:
 def _fleet() -> Material:
     """A job of 4,088 ranks that hangs, seen in two rounds."""
     now = time.time()
-    interner, material = Interner(), Material()
+    sharing, material = Sharing(), Material()
     for node in build(512, 1, 8, 1.0, -120.0):
         material.nodes.append(NodeState(node.name, "live"))
         samples = [sample_of_line(to_json(node.sample(now - 20.0 + 5.0 * at)).encode()) for at in range(4)]
-        material.samples[node.name] = [*map(interner.ranks_of, samples[:-1]), samples[-1]]
+        material.samples[node.name] = [*map(sharing.ranks_of, samples[:-1]), samples[-1]]
         for rank in node.ranks:
             for at in (now - 12.0, now - 6.0):
                 stacks = rank_stacks(node.job, rank, at)
                 stacks.node = node.name
-                interner.stacks(stacks)
+                sharing.stacks(stacks)
                 material.dumps.append(stacks)
     return material
 

@@ -12,7 +12,7 @@ from functools import partial
 from mltop.probes.judge.health.moment import HOUR_S, WEEK_S, Moment
 from mltop.probes.judge.health.names import gpu_key, named_gpus
 from mltop.probes.judge.health.relations import MEMORY_ERRORS, STOPS
-from mltop.probes.judge.health.rule import LIMIT, Hit, Limit, device_rule, gpu_fault
+from mltop.probes.judge.health.rule import LIMIT, Hit, Limit, OfGpus, device_rule, gpu_fault
 from mltop.probes.judge.health.trails import Counted
 from mltop.probes.model import Ecc, Sample
 from mltop.probes.model.units import counted
@@ -44,35 +44,27 @@ def _corrected(ecc: Ecc) -> tuple[int | None, str]:
     return ecc.corrected_volatile, CORRECTED_VOLATILE
 
 
-@gpu_fault("gpu.ecc.dbe_volatile", "critical", remedy="reset")(
+dbe_volatile = gpu_fault("gpu.ecc.dbe_volatile", "critical", remedy="reset")(
     meaning="data in GPU memory were lost since the last reset",
     threshold="> 0 since the reset",
     source="nvmlDeviceGetTotalEccErrors(uncorrected, volatile)",
     action="end its job and reset it; check row remapping",
-    needs=("gpu.*.ecc.uncorrected_volatile",),
     precedence=MEMORY_ERRORS,
     explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.pages.retired", *_WITH_ITS_XIDS),
+)(
+    OfGpus(
+        ("ecc.uncorrected_volatile", "{gpu}: {value} since its last reset"),
+        action="end its job, then: sudo nvidia-smi -r -i {index}; check row remapping",
+        noun="uncorrectable memory error",
+    )
 )
-def dbe_volatile(moment: Moment) -> Iterator[Hit]:
-    for gpu, name in named_gpus(moment):
-        count = gpu.ecc.uncorrected_volatile
-        if count:
-            text = f"{name}: {counted(count, 'uncorrectable memory error')} since its last reset"
-            yield Hit(name, text, action=f"end its job, then: sudo nvidia-smi -r -i {gpu.index}; check row remapping")
-
-
-@_rma_rule("gpu.ecc.sram_threshold", "critical")(
+sram_threshold = _rma_rule("gpu.ecc.sram_threshold", "critical")(
     meaning="the GPU's caches have had so many errors that NVIDIA takes it back",
     threshold="bThresholdExceeded",
     source="nvmlDeviceGetSramEccErrorStatus (root)",
-    needs=("gpu.*.ecc.sram_threshold_exceeded",),
     precedence=MEMORY_ERRORS,
     explains=("gpu.ecc.sram_aggregate",),
-)
-def sram_threshold(moment: Moment) -> Iterator[Hit]:
-    for gpu, name in named_gpus(moment):
-        if gpu.ecc.sram_threshold_exceeded:
-            yield Hit(name, f"{name}: SRAM errors passed NVIDIA's RMA limit")
+)(OfGpus(("ecc.sram_threshold_exceeded", "{gpu}: SRAM errors passed NVIDIA's RMA limit")))
 
 
 @device_rule("gpu.ecc.sram_aggregate", "warning", remedy="watch")(
@@ -139,37 +131,28 @@ def ecc_off(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"ECC of {name} goes off at its next reset", action=action, remedy="none")
 
 
-@device_rule("gpu.remap.pending", "warning", remedy="reset")(
+remap_pending = device_rule("gpu.remap.pending", "warning", remedy="reset")(
     meaning="a bad memory row (channel, TPC) is replaced at the next reset; until then the job is safe",
     threshold="pending",
     source="nvmlDeviceGetRemappedRows, nvmlDeviceGetRepairStatus",
     action="finish the job, then reset the GPU",
-    needs=("gpu.*.remap.pending", "gpu.*.remap.repair_pending"),
     precedence=MEMORY_ERRORS,
     explains=("gpu.xid.warn", "gpu.remap.banks"),
+)(
+    OfGpus(
+        ("remap.pending", "Row remap pending on {gpu}"),
+        ("remap.repair_pending", "Repair of a memory channel or TPC pending on {gpu}"),
+        action="finish the job, then: sudo nvidia-smi -r -i {index}",
+    )
 )
-def remap_pending(moment: Moment) -> Iterator[Hit]:
-    for gpu, name in named_gpus(moment):
-        remap = gpu.remap
-        if remap.pending or remap.repair_pending:
-            what = "Row remap" if remap.pending else "Repair of a memory channel or TPC"
-            action = f"finish the job, then: sudo nvidia-smi -r -i {gpu.index}"
-            yield Hit(name, f"{what} pending on {name}", action=action)
-
-
-@_rma_rule("gpu.remap.failed", "critical")(
+remap_failed = _rma_rule("gpu.remap.failed", "critical")(
     meaning="a bad memory row could not be replaced",
     threshold="failure",
     source="nvmlDeviceGetRemappedRows",
-    needs=("gpu.*.remap.failed",),
     precedence=MEMORY_ERRORS,
     explains=("gpu.remap.pending", "gpu.remap.banks", "gpu.remap.count", *_WITH_ITS_XIDS),
     explains_ranks=STOPS,
-)
-def remap_failed(moment: Moment) -> Iterator[Hit]:
-    for gpu, name in named_gpus(moment):
-        if gpu.remap.failed:
-            yield Hit(name, f"Row remap failed on {name}: memory cannot be repaired")
+)(OfGpus(("remap.failed", "Row remap failed on {gpu}: memory cannot be repaired")))
 
 
 @device_rule("gpu.remap.banks", "warning")(
@@ -190,18 +173,12 @@ def remap_banks(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: {counted(low, 'memory bank')} with few spare rows")
 
 
-@_rma_rule("gpu.remap.count", "warning")(
+remap_count = _rma_rule("gpu.remap.count", "warning")(
     meaning="so many rows were replaced that the next failure is near",
     threshold=f"≥ {LIMIT} rows for uncorrectable errors",
     limit=Limit(512, unit="rows"),
     source="nvmlDeviceGetRemappedRows; DCGM health",
-    needs=("gpu.*.remap.uncorrected",),
-)
-def remap_count(moment: Moment, limit: float) -> Iterator[Hit]:
-    for gpu, name in named_gpus(moment):
-        rows = gpu.remap.uncorrected
-        if rows is not None and rows >= limit:
-            yield Hit(name, f"{name}: {counted(rows, 'row')} remapped for uncorrectable errors")
+)(OfGpus(("remap.uncorrected", "{gpu}: {value} remapped for uncorrectable errors"), noun="row"))
 
 
 @_rma_rule("gpu.pages.retired", "warning")(

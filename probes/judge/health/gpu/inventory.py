@@ -9,7 +9,7 @@ from mltop.probes.judge.health.gpu.xid_catalog import gpu_reset
 from mltop.probes.judge.health.moment import FleetMoment, Moment
 from mltop.probes.judge.health.names import in_slots, is_of_nvml, is_replaced, listed, named_gpus, slot, slots
 from mltop.probes.judge.health.relations import BRIDGE, GPU_LOST, RANK_ENDED, SLOWS, STOPS
-from mltop.probes.judge.health.rule import HOLD, Hit, device_rule, gpu_fault
+from mltop.probes.judge.health.rule import HOLD, Hit, OfGpus, device_rule, gpu_fault
 from mltop.probes.model import GpuGaps, GpuSample, PciDevice
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.verdict import gpu_name
@@ -188,35 +188,33 @@ def lemon(moment: FleetMoment) -> Iterator[Hit]:
             yield Hit(name, f"{name}: you had this broken GPU before{why}", (identity,))
 
 
-@device_rule("gpu.persistence", "info")(
+persistence = device_rule("gpu.persistence", "info")(
     meaning="without persistence the driver unloads between jobs: they start slowly and counters are lost",
     threshold="off",
     source="nvmlDeviceGetPersistenceMode",
     action="sudo nvidia-smi -pm 1",
-    needs=("gpu.*.persistence",),
     whole_node=("Persistence off on all {count} GPUs: slow start, lost counters", "sudo nvidia-smi -pm 1"),
+)(
+    OfGpus(
+        ("persistence", "Persistence off on {gpu}: slow start, lost counters"),
+        action="sudo nvidia-smi -i {index} -pm 1",
+        equals=False,
+    )
 )
-def persistence(moment: Moment) -> Iterator[Hit]:
-    for gpu, name in named_gpus(moment):
-        if gpu.persistence is False:
-            text = f"Persistence off on {name}: slow start, lost counters"
-            yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -pm 1")
-
-
-@device_rule("gpu.compute_mode", "warning")(
+prohibited = device_rule("gpu.compute_mode", "warning")(
     meaning="somebody has forbidden to compute on a GPU: CUDA says that it is busy or not available",
     threshold="Prohibited",
     source="nvmlDeviceGetComputeMode",
     action="sudo nvidia-smi -c DEFAULT",
-    needs=("gpu.*.compute_mode",),
     whole_node=("All {count} GPUs are in Prohibited compute mode: no job can start", "sudo nvidia-smi -c DEFAULT"),
     explains_ranks=(RANK_ENDED,),
+)(
+    OfGpus(
+        ("compute_mode", "{gpu} is in Prohibited compute mode: no job can start on it"),
+        action="sudo nvidia-smi -i {index} -c DEFAULT",
+        equals="prohibited",
+    )
 )
-def prohibited(moment: Moment) -> Iterator[Hit]:
-    for gpu, name in named_gpus(moment):
-        if gpu.compute_mode == "prohibited":
-            text = f"{name} is in Prohibited compute mode: no job can start on it"
-            yield Hit(name, text, action=f"sudo nvidia-smi -i {gpu.index} -c DEFAULT")
 
 
 @device_rule("gpu.mig", "warning", hold_s=30.0, remedy="reset")(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -149,7 +149,16 @@ def failed(moment: Moment) -> list[str]:
     return list(dict.fromkeys(each.gravest.subject for each in _listed_incidents(moment) if each.gravest.tier == HW))
 
 
-@_log_rule("gpu.xid.hw", "critical", remedy="reset")(
+def _of_tier(*tiers: str) -> Callable[[Moment], Iterator[Hit]]:
+    def check(moment: Moment) -> Iterator[Hit]:
+        for incident in _listed_incidents(moment) if moment.now.kernel_events else ():
+            if incident.gravest.tier in tiers:
+                yield _hit(moment, incident)
+
+    return check
+
+
+hardware = _log_rule("gpu.xid.hw", "critical", remedy="reset")(
     meaning="the driver reports a fault that a GPU does not come back from by itself",
     threshold=f"Xid {numbers(HW)}, fatal ones of {_NVLINK5}, and 'GPU has fallen off the bus' without one; listed for "
     f"1 h; Xids within {CHAIN_S:.0f} s* of each other are one incident",
@@ -164,12 +173,9 @@ def failed(moment: Moment) -> list[str]:
     whole_node=_OF_ALL,
     whole_node_by={"reboot": _OF_ALL},
     explains_ranks=(*STOPS, *SLOWS),
-)
-def hardware(moment: Moment) -> Iterator[Hit]:
-    return _of_tier(moment, HW)
+)(_of_tier(HW))
 
-
-@_log_rule("gpu.xid.warn", "warning", remedy="restart")(
+warnings = _log_rule("gpu.xid.warn", "warning", remedy="restart")(
     meaning="the driver reports a fault that the GPU survives",
     threshold=f"Xid {numbers(WARN)}, non-fatal ones of {_NVLINK5}, and numbers that NVIDIA's catalog lists as unused "
     "or does not have; listed for 1 h",
@@ -177,26 +183,15 @@ def hardware(moment: Moment) -> Iterator[Hit]:
     explains=("gpu.ecc.sbe_rate", "gpu.recovery", "fabric.state", "nvlink."),
     as_grave=True,
     explains_ranks=(*STOPS, *SLOWS),
-)
-def warnings(moment: Moment) -> Iterator[Hit]:
-    return _of_tier(moment, WARN)
+)(_of_tier(WARN))
 
-
-@_log_rule("gpu.xid.app", "info")(
+applications = _log_rule("gpu.xid.app", "info")(
     meaning="the driver reports a fault that is most often the program's own",
     threshold=f"Xid {numbers(APP)}, engine exceptions, and those that NVIDIA says to ignore; listed for 1 h",
     action="debug the program",
     precedence=SYMPTOM,
     follows_ranks=(RANK_ENDED,),
-)
-def applications(moment: Moment) -> Iterator[Hit]:
-    return _of_tier(moment, APP, QUIET)
-
-
-def _of_tier(moment: Moment, *tiers: str) -> Iterator[Hit]:
-    for incident in _listed_incidents(moment) if moment.now.kernel_events else ():
-        if incident.gravest.tier in tiers:
-            yield _hit(moment, incident)
+)(_of_tier(APP, QUIET))
 
 
 def _hit(moment: Moment, incident: Incident) -> Hit:

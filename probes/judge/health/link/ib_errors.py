@@ -32,6 +32,7 @@ OVER_S = 30.0
 LEAST_TICKS_PER_WORD = 0.01  # below this nobody waits for long, whatever the others do
 BUSY_SHARE = 0.05  # of the port's rate
 LEAST_PORTS = 4
+_UNITS = {"second": (1.0, RATE_S), "minute": (MINUTE_S, MINUTE_S)}  # seconds, and over how many they are counted
 _WAITED, _SENT = "port_xmit_wait", "port_xmit_data"
 _OF_PORTS = (
     *("symbol_error", "link_error_recovery", *INTEGRITY, "port_rcv_errors", "port_xmit_discards"),
@@ -66,17 +67,30 @@ def bit_errors(moment: Moment, limit: float) -> Iterator[Hit]:
             yield Hit(name, text, evidence, critical_if(hourly > SYMBOLS_PER_HOUR))
 
 
-@_counter_rule("ib.recovery", "warning")(
+def _too_fast(
+    make: Callable[..., Any], rule_id: str, counter: str, most: float, text: str, *, unit: str = "second"
+) -> Callable[..., Rule]:
+    """A rule about one counter that grows by more than ``most`` in a unit of time; ``text``: of {name}, {rate} or
+    {count}.
+    """
+    unit_s, over_s = _UNITS[unit]
+
+    def check(moment: Moment, limit: float) -> Iterator[Hit]:
+        for name in _with_errors(moment, over_s):
+            count = moment.trails.grown(name, counter, over_s).per(unit_s)
+            if count > limit:
+                yield Hit(name, text.format(name=name, count=count, rate=rate_text(count / unit_s)))
+
+    threshold = f"{counter} > {LIMIT}/{unit[:3] if unit_s > 1 else 's'}"
+    header = make(rule_id, "warning", threshold=threshold, limit=Limit(most, unit=f"per {unit}"))
+    return lambda **words: header(**words)(check)
+
+
+_RETRAINS = "{name} retrains its link {count:.0f} times a minute"
+recovery = _too_fast(_counter_rule, "ib.recovery", "link_error_recovery", 5, _RETRAINS, unit="minute")(
     meaning="a port trains its link again and again",
-    threshold=f"link_error_recovery > {LIMIT}/min",
-    limit=Limit(5, unit="per minute"),
     action="replace cable or transceiver",
 )
-def recovery(moment: Moment, limit: float) -> Iterator[Hit]:
-    for name in _with_errors(moment, MINUTE_S):
-        count = moment.trails.grown(name, "link_error_recovery", MINUTE_S).per(MINUTE_S)
-        if count > limit:
-            yield Hit(name, f"{name} retrains its link {count:.0f} times a minute")
 
 
 @_counter_rule("ib.integrity", "critical", clear_s=None)(
@@ -93,29 +107,13 @@ def integrity(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, f"{name} passed the cap that its hardware sets on errors", evidence)
 
 
-def _too_fast(
-    rule_id: str, counter: str, most_per_s: float, text: str, make: Callable[..., Any] = _counter_rule
-) -> Callable[..., Rule]:
-    """A rule about one counter that grows by more than ``most_per_s``; ``text``: of {name} and {rate}."""
-
-    def check(moment: Moment, limit: float) -> Iterator[Hit]:
-        for name in _with_errors(moment, RATE_S):
-            per_s = moment.trails.per_second(name, counter)
-            if per_s > limit:
-                yield Hit(name, text.format(name=name, rate=rate_text(per_s)))
-
-    limit = Limit(most_per_s, unit="per second")
-    header = make(rule_id, "warning", threshold=f"{counter} > {LIMIT}/s", limit=limit)
-    return lambda **words: header(**words)(check)
-
-
-received_bad = _too_fast("ib.rcv_errors", "port_rcv_errors", 10.0, "{name} receives {rate} malformed packets")(
+_RECEIVES = "{name} receives {rate} malformed packets"
+received_bad = _too_fast(_counter_rule, "ib.rcv_errors", "port_rcv_errors", 10.0, _RECEIVES)(
     meaning="malformed packets arrive",
     action="replace cable or transceiver",
 )
-discards = _too_fast(
-    "ib.discards", "port_xmit_discards", 100.0, "{name} drops {rate} packets that it cannot send", _traffic_rule
-)(
+_DROPS = "{name} drops {rate} packets that it cannot send"
+discards = _too_fast(_traffic_rule, "ib.discards", "port_xmit_discards", 100.0, _DROPS)(
     meaning="packets wait too long to be sent and are dropped",
     action="look for congestion in the fabric, or a peer that is down",
     explains_peers=SILENT_PEER,
@@ -181,9 +179,8 @@ def transport(moment: Moment) -> Iterator[Hit]:
             yield Hit(name, text, tuple(evidence), critical_if(lost["rnr_nak_retry_err"]))
 
 
-slow_restart = _too_fast(
-    "roce.slow", "roce_slow_restart", 10.0, "RoCE congestion on {name}: {rate} slow restarts", _traffic_rule
-)(
+_RESTARTS = "RoCE congestion on {name}: {rate} slow restarts"
+slow_restart = _too_fast(_traffic_rule, "roce.slow", "roce_slow_restart", 10.0, _RESTARTS)(
     meaning="RoCE slows down because of congestion",
     source="/sys/class/infiniband hw_counters; NVSentinel",
     action="check PFC and ECN on NICs and switches",

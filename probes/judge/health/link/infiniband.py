@@ -37,6 +37,7 @@ _DOWNED, _CARRIER = "link_downed", f"{NETDEV}carrier_down_count"
 _SEEN_UP, _WENT_DOWN = "seen up", "seen going down"  # our own counters; the first exists once a port has been up
 _STATE, _ACTIVE, _RATE, _COUNT = "ib.state", "ib.active", "ib.rate", "ib.devices"  # topics of facts
 # What mlx5 writes to the kernel log (health.c, cmd.c, events.c): what it means, how bad it is, what helps.
+_HEAT = r"(?s)Port module event.*High Temperature"
 _REPLACE = "reset the NIC (mlxfwreset) or reboot; replace it if it comes again"
 _COMPLAINTS: tuple[tuple[str, str, str, Severity, str], ...] = (  # pattern, part of the port, words, how bad, action
     ("miss count", "", "firmware stopped answering", "critical", _REPLACE),
@@ -44,13 +45,7 @@ _COMPLAINTS: tuple[tuple[str, str, str, Severity, str], ...] = (  # pattern, par
     ("Will cause a leak of a command resource", "", "firmware does not finish a command", "critical", _REPLACE),
     # Several of one card at a time: each has a subject of its own.
     ("Detected insufficient power", " power", "gets too little power from its slot", "warning", "check slot and cable"),
-    (
-        r"(?s)Port module event.*High Temperature",
-        " transceiver",
-        "is too hot",
-        "warning",
-        "check airflow at the transceiver",
-    ),
+    (_HEAT, " transceiver", "is too hot", "warning", "check airflow at the transceiver"),
 )
 _MLX5 = re.compile(r"\bmlx5_\d+\b")
 _OF_A_PORT = ("ib.", "roce.", "eth.", "efa")

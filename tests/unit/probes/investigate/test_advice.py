@@ -124,7 +124,8 @@ def literal(node: ast.expr) -> str:
     """A text of the source, with "#" where a value is put in; "" for anything else."""
     if isinstance(node, ast.JoinedStr):
         return "".join(part.value if isinstance(part, ast.Constant) else "#" for part in node.values)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    return text.replace("{index}", "#")
 
 
 def advised_by_rules() -> Iterator[tuple[str, str]]:

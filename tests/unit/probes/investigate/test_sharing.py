@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mltop.probes.investigate.material import Interner
 from mltop.probes.model import Frame, GpuSample, RankSample, RankStacks, Sample, StackDigest, to_json
+from mltop.probes.reach.sharing import Sharing
 
 
 def dump(rank: int, step: int) -> RankStacks:
@@ -14,20 +14,20 @@ def dump(rank: int, step: int) -> RankStacks:
 
 
 def test_equal_stacks_are_one_and_different_locals_are_not() -> None:
-    shared, dumps = Interner(), [dump(0, 7), dump(1, 7), dump(2, 8)]
+    shared, dumps = Sharing(), [dump(0, 7), dump(1, 7), dump(2, 1 << 70)]
     before = [to_json(one) for one in dumps]
     for one in dumps:
         shared.stacks(one)
     frames = [one.digests[0].frames for one in dumps]
     assert frames[0] is frames[1]
     assert frames[0] is not frames[2]
-    assert frames[2][1].ints == {"step": 8}
+    assert frames[2][1].ints == {"step": 1 << 70}
     assert [to_json(one) for one in dumps] == before
 
 
 def test_of_the_past_only_the_ranks_are_kept() -> None:
     sample = Sample("h1", 5.0, "boot", 2.0, gpus=[GpuSample(0)], ranks=[RankSample(1, 0, job="j")])
-    kept = Interner().ranks_of(sample)
+    kept = Sharing().ranks_of(sample)
     assert (kept.node, kept.sampled_at, kept.interval_s) == ("h1", 5.0, 2.0)
     assert kept.ranks == sample.ranks
     assert kept.gpus == []

@@ -11,11 +11,13 @@ import pytest
 
 from mltop.probes.investigate.diagnosis import Diagnosis
 from mltop.probes.judge.health.fleet import Health, JobHealth
+from mltop.probes.judge.health.job.whole_job import facts_of_ranks
 from mltop.probes.judge.health.moment import Moment
 from mltop.probes.judge.health.node import NodeJudge
 from mltop.probes.judge.health.registry import JOB_RULES, READERS, RULES, Readers
 from mltop.probes.judge.health.rule import FAILED, Rule
 from mltop.probes.model import Finding, Sample
+from mltop.probes.model.news.judged import RankPast
 from mltop.probes.reach.view import FleetView
 from mltop.tui.app.judging import HealthWatch
 from mltop.tui.commands import rules
@@ -132,6 +134,27 @@ def test_ranks_that_cannot_be_read_for_their_job_are_told() -> None:
     (failed,) = [one for one in health.findings() if one.id == FAILED]
     assert (failed.node, failed.subject, failed.until) == ("n2", "what jobs are judged by", None)
     assert "TypeError" in failed.message
+
+
+def test_ranks_are_read_again_for_their_job_when_something_changed_or_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Sample] = []
+
+    def facts(sample: Sample, pasts: Iterable[Any]) -> tuple[Any, ...]:
+        read.append(sample)
+        if len(read) == 1:
+            raise KeyError("7")
+        return facts_of_ranks(sample, pasts)
+
+    monkeypatch.setattr("mltop.probes.judge.health.fleet.facts_of_ranks", facts)
+    jobs, first, second = JobHealth(), node_h100(1000.0), node_h100(1001.0)
+    for at in range(3):
+        jobs.see(first, [], 1000.0 + at)
+    assert [one.subject for one in jobs.findings()] == ["what jobs are judged by"]
+    assert read == [first, first], "what failed is tried again"
+    jobs.see(first, [RankPast(first.ranks[0].pid, moves="io")], 1003.0)
+    jobs.see(second, [], 1004.0)
+    jobs.see(second, [], 1005.0)
+    assert read[2:] == [first, second] and jobs.findings() == ()
 
 
 def test_a_check_with_a_rule_that_failed_is_not_fine() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import typing
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def test_who_reads_other_nodes_facts_says_so() -> None:
 
 @pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.id)
 def test_what_a_rule_is_given_is_what_it_takes(rule: Rule) -> None:
-    assert typing.get_type_hints(rule.check).get("moment") is not FleetMoment
+    check = rule.check if inspect.isfunction(rule.check) else type(rule.check).__call__
+    assert typing.get_type_hints(check).get("moment") is not FleetMoment
     if rule.compare is not None:
         assert typing.get_type_hints(rule.compare)["moment"] is FleetMoment
 

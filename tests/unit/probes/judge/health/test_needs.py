@@ -19,6 +19,7 @@ RULES = {rule.id: rule for rule in ALL_RULES}
 # What a gap alone can tell of: there is no value that could be None.
 BY_GAPS = (
     "nvml",
+    "gpu.*.fabric.status",
     "gpu processes",
     "pci",
     "pci.acs",
