@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import html
+import itertools
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -302,9 +305,33 @@ async def shown(app: MltopApp, pilot: Pilot[None], keys: Sequence[str] = ()) -> 
     await pilot.pause()
 
 
+CELL_WIDTH, LINE_HEIGHT, FIRST_TOP, BASELINE = 12.2, 24.4, 1.5, 20.0  # of Rich's SVG, in its units
+BLOCKS = "▁▂▃▄▅▆▇█"
+_TEXT = re.compile(r'<text class="([^"]+)" x="([\d.]+)" y="([\d.]+)"([^>]*)>([^<]*[▁-█][^<]*)</text>')
+
+
 def svg_of(app: MltopApp) -> str:
-    """Without the attribute converters drop the blanks that columns are aligned with."""
-    return app.export_screenshot(title="mltop").replace("<svg ", '<svg xml:space="preserve" ', 1)
+    """Bars are rectangles, as terminals draw them: glyphs of a font leave stripes between the lines."""
+    svg = app.export_screenshot(title="mltop")
+    # Without the attribute converters drop the blanks that columns are aligned with.
+    return _TEXT.sub(_bars, svg.replace("<svg ", '<svg xml:space="preserve" ', 1))
+
+
+def _bars(text: re.Match[str]) -> str:
+    style, left, baseline, attributes, chars = text.groups()
+    bottom = float(baseline) - BASELINE + FIRST_TOP + LINE_HEIGHT
+    drawn, column = [], 0
+    for char, run in itertools.groupby(html.unescape(chars)):
+        count = len([*run])
+        if char in BLOCKS:
+            height = LINE_HEIGHT * (BLOCKS.index(char) + 1) / len(BLOCKS)
+            x, y = float(left) + column * CELL_WIDTH, bottom - height
+            # A little more than the cell, as the backgrounds are: without it, edges are seen.
+            size = f'width="{count * CELL_WIDTH + 0.25:.2f}" height="{height + 0.25:.2f}"'
+            drawn.append(f'<rect class="{style}" x="{x:.2f}" y="{y:.2f}" {size} shape-rendering="crispEdges"/>')
+        column += count
+    rest = re.sub(f"[{BLOCKS}]", "&#160;", chars)
+    return f'<text class="{style}" x="{left}" y="{baseline}"{attributes}>{rest}</text>' + "".join(drawn)
 
 
 def text_of(app: MltopApp) -> str:

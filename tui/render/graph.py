@@ -195,25 +195,29 @@ def area(values: Values, styles: Sequence[str], rows: int, limit: str | None = N
     """Several lines, the highest first, of fractions 0..1. What is known is seen: at least an eighth of a line.
 
     ``limit``: what the full height stands for, in words, None: that is no limit. Where nothing is drawn, a rule is at
-    the limit, and in a high graph at every fourth line.
+    the limit, and in a high graph at every fourth line, but not in the tint of a state.
     """
     heights = [  # in eighths of a line
         None if value is None or not known(value) else max(1, round(min(max(value, 0.0), 1.0) * rows * _EIGHTHS))
         for value in values
     ]
+    is_tinted = [height is not None and style in _AREA for height, style in zip(heights, styles, strict=True)]
     lines = []
     for row in range(rows - 1, -1, -1):
         filled = [0 if height is None else min(_EIGHTHS, height - row * _EIGHTHS) for height in heights]
         above = (rows - 1 - row) % _EVERY
         is_limit, is_line = limit is not None and row == rows - 1, row and rows > _EVERY and not above
-        blank = GLYPHS.rest if is_limit or is_line else " "
-        glyphs = [GLYPHS.eighths[eighths - 1] if eighths > 0 else blank for eighths in filled]
-        if is_limit and limit and glyphs[: len(limit) + 1] == [blank] * (len(limit) + 1):
+        has_rule = is_limit or is_line
+        ruled = [has_rule and eighths <= 0 and not tinted for eighths, tinted in zip(filled, is_tinted, strict=True)]
+        glyphs = [
+            GLYPHS.rest if is_ruled else GLYPHS.eighths[eighths - 1] if eighths > 0 else " "
+            for eighths, is_ruled in zip(filled, ruled, strict=True)
+        ]
+        if is_limit and limit and ruled[: len(limit) + 1] == [True] * (len(limit) + 1):
             glyphs[: len(limit) + 1] = f"{limit} "
-        ruled = "track" if blank != " " else ""
         drawn = [
-            (ruled if eighths <= 0 else "") or (_AREA.get(style, style) if height is not None else "")
-            for eighths, height, style in zip(filled, heights, styles, strict=True)
+            "track" if is_ruled else _AREA.get(style, style) if height is not None else ""
+            for is_ruled, height, style in zip(ruled, heights, styles, strict=True)
         ]
         lines.append(runs(glyphs, drawn))
     return lines
