@@ -13,7 +13,6 @@ import textual.pilot
 from textual._context import active_app
 from textual.css.stylesheet import Stylesheet
 
-from mltop.tui.app import judging
 from mltop.tui.screens import spare
 
 _PARSED: dict[tuple[Any, ...], list[Any]] = {}
@@ -36,10 +35,9 @@ def _style_sheets_are_parsed_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _the_screen_does_not_depend_on_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which frames a busy machine skips, and that nodes of a test are stale for longer than one may be that starts."""
+def _graphs_are_of_the_newest_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which frames a busy machine skips is not seen on the screen."""
     monkeypatch.setattr(spare, "REDRAWN_S", 0.001)
-    monkeypatch.setattr(judging, "SETTLING_S", 600.0)
 
 
 @pytest.fixture(autouse=True)

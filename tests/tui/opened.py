@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 
+from mltop.tui.app import judging
 from mltop.tui.app.app import MltopApp
 from tests.tui.fake_session import FakeSession
 
-TIMEOUT_S = 30.0
-GOLDEN_S = 10.0
+TIMEOUT_S = 60.0
+GOLDEN_S = 30.0
 GOLDENS = Path(__file__).parent / "goldens"
 
 
@@ -88,7 +90,9 @@ async def opened(
     session: FakeSession | None = None, size: tuple[int, int] = (80, 24), **options: Any
 ) -> AsyncIterator[Opened]:
     session = session or FakeSession()
-    with utc():
+    with utc(), pytest.MonkeyPatch.context() as patch:
+        # A stale node is a problem only some seconds after the start: however long a test takes, it is none here.
+        patch.setattr(judging, "SETTLING_S", 600.0)
         app = MltopApp(session, **options)
         async with app.run_test(size=size) as pilot:
             screen = Opened(app, pilot, session)
