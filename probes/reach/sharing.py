@@ -20,7 +20,7 @@ _OF_RANK = (
     *("cpus_allowed", "numa_nodes", "gpus", "children"),
 )
 
-_encode = msgspec.json.Encoder().encode  # a local of a frame may be larger than 64 bits, which msgpack has not
+_encode = msgspec.json.Encoder().encode  # locals in frames may exceed the 64 bits of msgpack
 
 
 class Sharing:

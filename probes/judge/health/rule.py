@@ -186,10 +186,11 @@ def rule(rule_id: str, severity: Severity, hold_s: float = 0.0, **header: Any) -
 
 
 class OfGpus:
-    """The check of a rule about single values of each GPU, which then needs these: of ``cases`` (field, text) the first
-    whose value is set is told. "Set" is ``equals``, else the rule's limit or more, else anything but 0 and False.
+    """The check of a rule about single values of each GPU, and which values it needs. It reports the first of ``cases``
+    (field, text) whose value equals ``equals``; without that, whose value reaches the rule's limit; and where the rule
+    has none, any value but 0 and False. An unknown value is not reported here.
 
-    Texts and ``action`` are of {gpu}, its {index} and the {value}, which counts ``noun``.
+    Texts and ``action`` have the places {gpu}, {index} and {value}, a count of ``noun``.
     """
 
     def __init__(self, *cases: tuple[str, str], action: str = "", noun: str = "", equals: object = None) -> None:
