@@ -7,8 +7,10 @@ hardware that cannot be, are left out with a gap: the node may be hostile, the r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
+from operator import ge, le
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -87,7 +89,8 @@ class RowFrame(msgspec.Struct, frozen=True, gc=False):
             raise Refused(f"its row has {len(self.lanes)} bytes")
         if len(self.lanes) > 2 * width_of(MOST_GPUS) or len(self.numbers) > MOST_PARTS:
             raise Refused("its row is too long")
-        if any(value is not None and not 0 <= value <= MOST_NUMBER for numbers in self.numbers for value in numbers):
+        known = [value for numbers in self.numbers for value in numbers if value is not None]
+        if known and not 0 <= min(known) <= max(known) <= MOST_NUMBER:
             raise Refused("its row has numbers that cannot be")
 
 
@@ -100,22 +103,22 @@ _RANGES = {
 
 
 @lru_cache(maxsize=64)
-def _limits(width: int) -> tuple[tuple[float, float], ...]:
-    """What each value of a row may be, in memory's units."""
+def _limits(width: int) -> tuple[Sequence[float], Sequence[float]]:
+    """The least and the most that each value of a row may be, in memory's units."""
     of_node = [(lane, NODE[lane.name]) for lane in NODE_LANES]
     of_gpu = [(lane, _RANGES.get(lane.name) or GPU[lane.name]) for lane in GPU_LANES]
     every = (*of_node, *of_gpu * ((width - NODE_WIDTH) // GPU_WIDTH))
-    return tuple((each.low / lane.unit, each.high / lane.unit) for lane, each in every)
+    return [each.low / lane.unit for lane, each in every], [each.high / lane.unit for lane, each in every]
 
 
 def plausible_lanes(lanes: bytes) -> bytes:
     """A row without values that cannot be: they are unknown. An agent has sifted what its driver said."""
     values = values_of(lanes)
-    limits = _limits(len(values))
-    is_plausible = [low <= value <= high or value != value for value, (low, high) in zip(values, limits)]  # noqa: B905, PLR0124
-    if all(is_plausible):
+    least, most = _limits(len(values))
+    if all(map(le, least, values)) and all(map(ge, most, values)):  # nearly always: no value is NaN either
         return lanes
-    return pack_row([value if fits else UNKNOWN for value, fits in zip(values, is_plausible, strict=True)])
+    fits = [low <= value <= high for low, value, high in zip(least, values, most, strict=True)]
+    return pack_row([value if is_plausible else UNKNOWN for value, is_plausible in zip(values, fits, strict=True)])
 
 
 class Envelope(msgspec.Struct):

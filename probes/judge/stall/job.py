@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 from mltop.probes.judge.deaths import ended_well
 from mltop.probes.judge.stall import thresholds as limit
@@ -23,7 +24,9 @@ _SIGNALS = [bin(flat & 31).count("1") for flat in range(64)]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one node has of a job at its newest sample, ``at``. All times are by the watcher's clock."""
+    """What one node has of a job at its newest sample, ``at``. All times are by the watcher's clock, but those of
+    ``ranks``: the node's, which is ``skew_s`` ahead.
+    """
 
     key: PlacedJob
     node: str
@@ -34,17 +37,23 @@ class Part:
     ranks: Sequence[RankMotion] = ()
     gone: Sequence[Gone] = ()
     numbers: PartNumbers = field(default_factory=PartNumbers)
+    skew_s: float = 0.0
 
     @classmethod
     def of(cls, part: JobPart, numbers: PartNumbers, node: str, sampled_at: float, skew_s: float) -> Part:
         """``sampled_at``: by the node's clock, as all times of ``part``; ``skew_s``: how far that one is ahead."""
         key = PlacedJob(part.job, part.uid, node if part.is_here_only else "")
-        oldest_start, ranks, gone = part.oldest_start, part.ranks, part.gone
+        oldest_start, gone = part.oldest_start, part.gone
         if skew_s:
             oldest_start = _by_ours(oldest_start, skew_s)
-            ranks = [_shifted(rank, skew_s) for rank in ranks]
             gone = [replace(one, at=one.at - skew_s) for one in gone]
-        return cls(key, node, sampled_at - skew_s, part.user, part.world_size, oldest_start, ranks, gone, numbers)
+        at = sampled_at - skew_s
+        return cls(key, node, at, part.user, part.world_size, oldest_start, part.ranks, gone, numbers, skew_s)
+
+    @cached_property
+    def tracks(self) -> Sequence[RankMotion]:
+        """Its ranks, by the watcher's clock."""
+        return [_shifted(rank, self.skew_s) for rank in self.ranks] if self.skew_s else self.ranks
 
     @property
     def worked_at(self) -> float:
@@ -195,7 +204,7 @@ class Job:
 
     def tracks(self) -> Iterator[tuple[str, RankMotion]]:
         for part in self.fresh():
-            for track in part.ranks:
+            for track in part.tracks:
                 yield part.node, track
 
     def _drop_replaced(self) -> None:

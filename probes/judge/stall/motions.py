@@ -71,7 +71,9 @@ class JobMotions:
             here = Part.of(part, of_part, node, sampled_at, skew_s)
             if here.ranks or here.key in self._jobs:
                 present.add(here.key)
-                self._jobs.setdefault(here.key, Job(here.key, at)).take(here, newest)
+                if here.key not in self._jobs:
+                    self._jobs[here.key] = Job(here.key, at)
+                self._jobs[here.key].take(here, newest)
         for key in self._parts.get(node, set()) - present:
             self._leave(key, node)
         self._parts[node] = present

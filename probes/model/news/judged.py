@@ -14,7 +14,8 @@ Fact = tuple[str, str, Union[bool, int, float, str]]
 
 @dataclass(frozen=True)
 class RankPast:
-    """What one rank did since the sample before, and it and its GPU over the last five minutes at most (``watched_s``).
+    """What one rank did since the sample before, and it and its GPU over the last five minutes. ``is_watched``: over
+    most of them; before, the figures say little.
 
     ``moves``: it read or wrote ("io") or took a core ("cpu"); "" neither. ``idle_share`` (GPU busy < 20 %), ``dips``
     (how often that began), ``power_spread`` (standard deviation over mean), ``pauses``: dips while the rank's own
@@ -23,7 +24,7 @@ class RankPast:
 
     pid: int
     moves: str = ""
-    watched_s: float = 0.0
+    is_watched: bool = False
     idle_share: float = 0.0
     dips: int = 0
     power_spread: float | None = None

@@ -6,9 +6,9 @@ Totals hold what live nodes say now; what other nodes said last is not mixed in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 
 from mltop.probes.model import JobMotion, Sample
 from mltop.probes.model.units import (
@@ -17,7 +17,6 @@ from mltop.probes.model.units import (
     clock_time,
     counted,
     kilowatts,
-    known,
     of,
     percent,
     rough_time,
@@ -44,10 +43,9 @@ class Sum:
     value: float = 0.0
     count: int = 0
 
-    def add(self, values: Iterable[float | None]) -> None:
-        known = [value for value in values if value is not None and isfinite(value)]
-        self.value += sum(known)
-        self.count += len(known)
+    def add(self, values: Sequence[float]) -> None:
+        self.value += sum(values)
+        self.count += len(values)
 
     @property
     def mean(self) -> float | None:
@@ -101,20 +99,27 @@ def totals_of(view: FleetView) -> Totals:
 def _add(totals: Totals, node: str, gpus: Sequence[AnyGpu]) -> None:
     """All of a node's in one go: 4,096 GPUs come every second."""
     totals.gpus += len(gpus)
-    totals.ok += [gpu.state for gpu in gpus].count("ok")
-    used = [gpu for gpu in gpus if is_used(gpu)]
-    totals.busy.add([gpu.busy for gpu in used])
-    totals.sm.add([gpu.sm_active for gpu in used])
-    totals.power.add([gpu.power_w for gpu in gpus])
-    of_limit = [gpu for gpu in gpus if known(gpu.power_w) and gpu.power_limit_w is not None]
-    totals.both.add([gpu.power_w for gpu in of_limit])
-    totals.limit.add([gpu.power_limit_w for gpu in of_limit])
-    hottest, hottest_c = totals.hottest, totals.hottest[0] if totals.hottest is not None else -inf
+    busy, sm, power, both, limits = [], [], [], [], []
+    hotter_c = totals.hottest[0] + HOTTER_C if totals.hottest is not None else -inf
     for gpu in gpus:
-        heat = gpu.temperature_c
-        if heat is not None and heat >= hottest_c + HOTTER_C and isfinite(heat):
-            hottest, hottest_c = (heat, node, gpu.index), heat
-    totals.hottest = hottest
+        totals.ok += gpu.state == "ok"
+        if is_used(gpu):
+            if gpu.busy is not None:
+                busy.append(gpu.busy)
+            if gpu.sm_active is not None:
+                sm.append(gpu.sm_active)
+        watts, limit_w, heat = gpu.power_w, gpu.power_limit_w, gpu.temperature_c
+        if watts is not None:
+            power.append(watts)
+            if limit_w is not None:
+                both.append(watts)
+                limits.append(limit_w)
+        if heat is not None and heat >= hotter_c:
+            totals.hottest, hotter_c = (heat, node, gpu.index), heat + HOTTER_C
+    for total, values in zip(
+        (totals.busy, totals.sm, totals.power, totals.both, totals.limit), (busy, sm, power, both, limits), strict=True
+    ):
+        total.add(values)
 
 
 HOTTER_C = 0.5  # what is hotter by less is as hot: of equals the first is named

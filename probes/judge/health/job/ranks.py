@@ -22,6 +22,7 @@ from mltop.probes.model.ranks import kernel_list, ranks_text
 from mltop.probes.model.units import counted, duration_words, size_words
 
 HISTORY_S = 300.0
+WATCHED_SHARE = 0.8  # of HISTORY_S: less says nothing of what is usual
 TOLD_S = 600.0  # lines of a rank's log
 IDLE_BUSY = 0.20
 WORKING_CALLS_PER_S = 20.0  # reads and writes: a heartbeat makes a few
@@ -307,7 +308,8 @@ def _past_of_gpu(moment: Moment, gpu: GpuSample) -> RankPast:
     past, mean = RankPast(0), (mean_of(power.values) or 0.0) if power else 0.0
     if busy:
         dips = _begins(busy, _is_idle)
-        past = replace(past, watched_s=round(busy.span_s, -1), idle_share=round(busy.share(_is_idle), 2), dips=dips)
+        is_watched = busy.span_s >= WATCHED_SHARE * HISTORY_S
+        past = replace(past, is_watched=is_watched, idle_share=round(busy.share(_is_idle), 2), dips=dips)
     if power and len(power.values) >= _LEAST_POWERS and mean > 0:
         spread = sqrt(mean_of((watts - mean) ** 2 for watts in power.values) or 0.0) / mean
         past = replace(past, power_spread=round(spread, 2))

@@ -22,7 +22,6 @@ from mltop.probes.model.units import duration_words, percent_words, rate_words, 
 from mltop.probes.model.verdict import gpu_name
 from mltop.probes.model.vocabulary import Severity
 
-WATCHED_SHARE = 0.8  # of HISTORY_S: less tells nothing
 SPINNING_POWER = 0.40  # of the limit: a collective's kernel that waits draws less
 QUIET_BYTES_PER_S = 50e6  # per rank: less than a heartbeat of NCCL, far below any collective
 MOST_ODD = 0.05  # of the ranks
@@ -108,9 +107,9 @@ class JobMoment:
         return self.ranks[0].rank.job_key
 
     def watched(self) -> list[RankFacts]:
-        """Ranks that are watched for long enough; none when some are not."""
+        """Ranks with GPUs; none before all of them have been watched for long enough."""
         ranks = [facts for facts in self.ranks if facts.gpu is not None]
-        return ranks if all(facts.past.watched_s >= WATCHED_SHARE * HISTORY_S for facts in ranks) else []
+        return ranks if all(facts.past.is_watched for facts in ranks) else []
 
 
 @rule("job.hang", "critical", hold_s=120.0, clear_s=30.0)(
@@ -200,8 +199,7 @@ def straggler(moment: JobMoment) -> Iterator[Hit]:
 
 def _level_rank(ranks: Sequence[RankFacts], owner: str) -> Iterator[Hit]:
     spreads = [(facts.past.power_spread, facts) for facts in ranks if facts.past.power_spread is not None]
-    watched_s = min(facts.past.watched_s for facts in ranks)
-    if len(spreads) < max(4, len(ranks)) or watched_s < WATCHED_SHARE * HISTORY_S:
+    if len(spreads) < max(4, len(ranks)) or not all(facts.past.is_watched for facts in ranks):
         return
     (least, facts), *others = sorted(spreads, key=lambda pair: pair[0])
     if others[0][0] > SPREAD_OF_OTHERS and least < 0.5 * others[0][0]:

@@ -175,7 +175,6 @@ def test_activity_is_that_of_gpus_that_somebody_uses():
         ([(600.0, 700.0), (600.0, None)], "power 1.2kW"),
         ([(600.0, None), (500.0, None)], "power 1.1kW"),
         ([(600.0, None), (None, 700.0)], "power ≥600W"),
-        ([(float("nan"), 700.0), (500.0, 700.0)], "power ≥500/700W"),
     ],
 )
 def test_draw_and_limit_are_summed_over_the_same_gpus(gpus, expected):
