@@ -53,7 +53,7 @@ class Scene:
     """``nodes`` of 8 GPUs, whose job's rank 5 (or its last) has hung for ``hung_s`` (negative: not yet). ``ranks``: on
     a single node. ``others``: so many of the nodes run a job that is well. ``watched_s``: how long mltop has looked.
     ``kept``: the dump that it was told by is there to be shown.
-    ``replayed``: it is a recording of that time, open at its end.
+    ``replayed``: it is a recording of that time, open at its end. ``at``: when it is looked at, unix s.
     """
 
     nodes: int = 1
@@ -70,6 +70,7 @@ class Scene:
     dumped: bool = True
     kept: bool = False
     replayed: bool = False
+    at: float = NOW
 
 
 SCENES = {
@@ -105,7 +106,7 @@ class StillSession:
         idle = int(scene.nodes > 1)
         mine = names[: scene.nodes - scene.others - idle] or names
         culprit = min(5, scene.ranks - 1)
-        self.job = SimulatedJob(mine, min(GPUS, scene.ranks) or GPUS, culprit, started, NOW - scene.hung_s)
+        self.job = SimulatedJob(mine, min(GPUS, scene.ranks) or GPUS, culprit, started, scene.at - scene.hung_s)
         other = SimulatedJob(
             names[len(mine) : len(mine) + scene.others] or names, GPUS, 5, started, NOW + 1e6, "eval-8b"
         )
@@ -130,7 +131,7 @@ class StillSession:
         )
 
     def view(self) -> FleetView:
-        return self.view_at(NOW)
+        return self.view_at(self.scene.at)
 
     def view_at(self, now: float) -> FleetView:
         if self.scene.connecting:
@@ -169,12 +170,12 @@ class StillSession:
     @functools.cache  # noqa: B019 - a session lives for a picture
     def report(self) -> JobReport:
         """Three rounds of stacks, a second apart, through the real judge."""
-        job, ranks = self.job, range(self.job.world_size)
+        job, ranks, now = self.job, range(self.job.world_size), self.scene.at
         roster = [
-            RankSeen(job.nodes[rank // job.ranks_per_node], rank_sample(job, rank, NOW), quiet_s=self.scene.hung_s)
+            RankSeen(job.nodes[rank // job.ranks_per_node], rank_sample(job, rank, now), quiet_s=self.scene.hung_s)
             for rank in ranks
         ]
-        dumps = [rank_stacks(job, rank, NOW - ago) for ago in (2.0, 1.0, 0.0) for rank in ranks]
+        dumps = [rank_stacks(job, rank, now - ago) for ago in (2.0, 1.0, 0.0) for rank in ranks]
         return report(JobEvidence(JOB, roster, dumps))
 
     def capture(self, on_done: Callable[[CaptureResult], None], **_: Any) -> Done:
@@ -184,11 +185,11 @@ class StillSession:
     def log_tail(self, process: RankProcess, lines: int, on_done: Callable[[list[LogTail], str], None]) -> Done:
         """What a rank of the demo's job would have written until it fell still."""
         stood = self.scene.hung_s if self.scene.hung_s > 0 else 0.0
-        at = [NOW - stood - 0.6 * step for step in range(min(lines, 60))]
+        at = [self.scene.at - stood - 0.6 * step for step in range(min(lines, 60))]
         said = [f"step {10_000 - step} loss 2.{(37 * step) % 89 + 10} lr 3.0e-05" for step in range(len(at))]
         told = [f"{time.strftime('%H:%M:%S', time.gmtime(when))} {text}" for when, text in zip(at, said, strict=True)]
         file = f"/home/ada/run-17/logs/rank{process.rank}.log"
-        on_done([LogTail(file, 91_482, NOW - stood, told[::-1])], "")
+        on_done([LogTail(file, 91_482, self.scene.at - stood, told[::-1])], "")
         return Done()
 
     def signal_facts(self, processes: Sequence[RankProcess], on_done: Callable[[Facts], None]) -> Done:
@@ -226,7 +227,7 @@ class StillSession:
                 board.take(node.name, ProbeEvent("result", device=machine.uuid(gpu), data=data))
         names = [node.name for node in self._nodes]
         told = judged(wanted, Measured(board, None, (), (), names))
-        told.started_at, told.took_s = NOW - 12.0, 10.4
+        told.started_at, told.took_s = self.scene.at - 12.0, 10.4
         on_progress(ProbeProgress(wanted, "done", "", 10.4, 120.0, board.devices(), tuple(board.failures), told))
         return Done()
 
@@ -258,8 +259,8 @@ def watched(scene: Scene) -> MltopApp:
         return _replayed(scene)
     session, clock = StillSession(scene), Clock()
     app = MltopApp(session, clock=clock)
-    times = [NOW - scene.watched_s + step * scene.step_s for step in range(round(scene.watched_s / scene.step_s))]
-    for now in [*times, NOW] if not scene.connecting else []:
+    times = [scene.at - scene.watched_s + step * scene.step_s for step in range(round(scene.watched_s / scene.step_s))]
+    for now in [*times, scene.at] if not scene.connecting else []:
         view = session.view_at(now)
         clock.now_s += JUDGING_S
         app.earlier.feed(view)
@@ -271,7 +272,7 @@ def watched(scene: Scene) -> MltopApp:
             app.investigation.start_dump()
             world = session.job.world_size
             done = StackProgress("done", 3, 3, world, world, 2.4, (report,))
-            app.investigation.take_progress(done, NOW)
+            app.investigation.take_progress(done, scene.at)
         clock.now_s += JUDGING_S
         app.feed.see(session.view())
     return app
@@ -281,7 +282,7 @@ def _replayed(scene: Scene) -> MltopApp:
     from mltop.tui.app.app import MltopApp
 
     session = StillSession(scene)
-    times = [NOW - step * scene.step_s for step in range(round(scene.watched_s / scene.step_s), -1, -1)]
+    times = [scene.at - step * scene.step_s for step in range(round(scene.watched_s / scene.step_s), -1, -1)]
     samples = [view.sample for now in times for view in session.view_at(now).nodes if view.sample is not None]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "hang.jsonl"

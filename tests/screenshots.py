@@ -12,13 +12,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mltop.tui.app.output import say
-from tests.scenes import SCENES, Scene, shown, svg_of, text_of, watched
+from tests.scenes import NOW, SCENES, Scene, shown, svg_of, text_of, watched
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 # What the environment says of each kind of terminal.
@@ -74,6 +75,17 @@ PICTURES = (
 )
 
 
+# The demo's story, as (how long it has hung, keys, s that the picture is shown).
+STORY: tuple[tuple[float, tuple[str, ...], float], ...] = (
+    (-20.0, (), 2.5),
+    (4.0, (), 1.5),
+    (9.0, (), 2.5),
+    (24.0, ("n",), 4.0),
+    (27.0, ("n", "enter"), 5.0),
+    (33.0, ("n", "t"), 5.0),
+)
+
+
 async def take(scene: Scene, keys: Sequence[str], size: tuple[int, int]) -> tuple[str, str]:
     """The SVG and the text of one picture."""
     app = watched(scene)
@@ -89,6 +101,26 @@ def write_png(svg: Path) -> bool:
         return False
     subprocess.run([converter, "--zoom", "1", "-o", str(svg.with_suffix(".png")), str(svg)], check=True)
     return True
+
+
+def animate(path: Path) -> None:
+    """The demo's story as an animated picture. Needs rsvg-convert, and Pillow."""
+    from PIL import Image
+
+    frames = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (hung_s, keys, _) in enumerate(STORY):
+            scene = Scene(ranks=4, hung_s=hung_s, dumped=hung_s > 20.0, kept=True, at=NOW + hung_s, step_s=1.0)
+            svg, _ = asyncio.run(take(scene, keys, (120, 40)))
+            file = Path(folder) / f"{number}.svg"
+            file.write_text(svg, encoding="utf-8")
+            if not write_png(file):
+                say(f"screenshots: no {path.name}: rsvg-convert is not installed (librsvg2-bin)")
+                return
+            frames.append(Image.open(file.with_suffix(".png")).convert("RGB").quantize(64))
+        first, *others = frames
+        milliseconds = [round(1000 * seconds) for _, _, seconds in STORY]
+        first.save(path, save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True)
 
 
 def in_terminal(**environment: str) -> None:
@@ -130,6 +162,7 @@ def main(arguments: Sequence[str]) -> None:
         for picture in PICTURES:
             svg, _ = asyncio.run(take(picture.scene, picture.keys, picture.size))
             write(svg, asked.directory / f"{picture.name}.svg")
+        animate(asked.directory / "demo.gif")
         return
     names = asked.scenes or list(SHOWN)
     if os.environ.get(CHILD):

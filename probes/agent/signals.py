@@ -22,13 +22,11 @@ from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.collect.sysfile import number_after, read_known, read_long_known, read_number
 from mltop.probes.model import RankSample
 from mltop.probes.model.acts import SIGNALS, Dumpable, SignalFacts, SignalOutcome, SignalResult
-from mltop.probes.model.sample import UNLIMITED
+from mltop.probes.model.sample import UNLIMITED, is_same_start
 from mltop.probes.system import paths
 
 MOST_PROCESSES = 1024
 MOST_AGE_S = 30.0  # of the sample that the user looked at, by this node's clock
-# Starts are told as unix s: the boot time that two agents of a node know differs by a second (it is cut, and slewed).
-SAME_START_S = 1.5
 WATCHED_S = 1.0  # what ends, ends within it; a core takes longer and is told as such
 _LOOK_S = 0.02
 _MOST_ABOVE = 64  # generations between a rank and what it started
@@ -131,7 +129,7 @@ def _why_not(pid: int, started_at: float, ranks: list[RankSample]) -> SignalOutc
     if stat.kernel_thread or stat.state in "ZX":
         return "kernel" if stat.kernel_thread else "gone"
     began_at = procfs.started_at(root, stat.start_ticks)
-    if began_at is None or abs(began_at - started_at) > SAME_START_S:
+    if not is_same_start(began_at, started_at):
         return "another"
     return None if _is_of_a_rank(root, pid, stat.ppid, ranks) else "no_rank"
 

@@ -103,6 +103,15 @@ class RankSample:
         return is_loopback(self.master_address) or is_of_one_machine(self.job)
 
 
+# A start is known by the boot time, which is cut to seconds, and moves as the clock is set.
+START_SLACK_S = 2.0
+
+
+def is_same_start(one: float | None, other: float | None) -> bool | None:
+    """Whether two processes of one pid are the same one, by their starts (unix s); None: one of them is unknown."""
+    return None if one is None or other is None else abs(one - other) <= START_SLACK_S
+
+
 def is_of_one_machine(job: str) -> bool:
     """Whether a job is named by what every machine may have of its own: where it meets ("127.0.0.1:29500"), or a
     process ("ppid:4711").

@@ -19,12 +19,12 @@ from typing import Any
 from mltop.probes.collect.ranks import procfs
 from mltop.probes.collect.sysfile import KeptFile, OpenFiles
 from mltop.probes.model import RankSample
+from mltop.probes.model.sample import is_same_start
 from mltop.probes.system import paths
 
 # The clock tick is 10 ms: over less than this a share of CPU is mostly rounding.
 _MIN_INTERVAL_S = 0.25
 _MAX_INTERVAL_S = 60.0
-_START_TOLERANCE_S = 2.0  # the kernel computes the boot time anew; clock adjustment moves it
 _CALM_S = 5.0
 _JITTER_S = 0.25
 _FILES = ("stat", "schedstat", "status", "io", "wchan")
@@ -136,7 +136,7 @@ def read_counters(sample: RankSample) -> RankSample | None:
     except (*procfs.GONE, PermissionError):
         return None
     started_at = procfs.started_at(root, counters.stat.start_ticks)
-    if started_at is not None and abs(started_at - (sample.started_at or started_at)) > _START_TOLERANCE_S:
+    if is_same_start(started_at, sample.started_at) is False:
         return None
     _meter.forget_older_than(now - _MAX_INTERVAL_S)
     cpu_fraction = _meter.fraction(sample.pid, counters.stat, now)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mltop.probes.collect.records.values import rank_number
+from mltop.probes.model.sample import START_SLACK_S
 from mltop.probes.model.units import size_words
 from mltop.probes.system.files import BadFile, blocks, open_regular
 
@@ -83,7 +84,6 @@ def error_json(data: bytes) -> tuple[str, int | None, dict[str, Any]] | None:
 
 
 MOST_BYTES = 32 << 20  # 2,000 entries with their stacks have 8 MB
-STALE_SLACK_S = 2.0  # starts are told by the boot time, which is cut to seconds
 
 
 class Unusable(Exception):
@@ -104,7 +104,7 @@ def read_of(
         status = os.fstat(descriptor)
         if uid is not None and status.st_uid != uid:
             raise Unusable("it belongs to another user than the rank")
-        if started_at is not None and status.st_mtime < started_at - STALE_SLACK_S:
+        if started_at is not None and status.st_mtime < started_at - START_SLACK_S:
             raise Unusable("it is older than the process: an earlier job wrote it")
         if status.st_size > most_bytes:
             raise Unusable(f"it is larger than {size_words(most_bytes)}, the most that mltop reads of such a file")

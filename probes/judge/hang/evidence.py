@@ -14,12 +14,11 @@ from typing import TypeVar
 from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.values import grouped, in_slices
 from mltop.probes.model import Gap, JobKey, NodeState, RankDeath, RankSample, RankStacks, Sample
-from mltop.probes.model.sample import is_loopback, is_of_one_machine
+from mltop.probes.model.sample import is_loopback, is_of_one_machine, is_same_start
 
 Number = TypeVar("Number", int, float)
 
 # Agents read the boot time for themselves: start times of one process differ by clock ticks.
-START_SLACK_S = 1.0
 
 
 @dataclass
@@ -231,7 +230,7 @@ def _before_dump(
     points: Sequence[tuple[float, RankSample]], now: RankSample, dumped: list[RankStacks] | None
 ) -> list[tuple[float, RankSample]]:
     """Up to the first dump: dumps move the counters of the process they stop."""
-    usable = [(at, rank) for at, rank in points if _started_alike(rank, now) is not False]
+    usable = [(at, rank) for at, rank in points if is_same_start(rank.started_at, now.started_at) is not False]
     if dumped:
         first = dumped[0]
         usable = [(at, rank) for at, rank in usable if at < first.taken_at]
@@ -249,7 +248,7 @@ def _gone(newest: Mapping[str, Sample], history: History, rounds: Rounds, living
         sample = newest.get(node)
         if sample is None or sample.sampled_at <= last_at or last.rank is None:
             continue
-        replaced = (node, pid) in living and _started_alike(last, now[(node, pid)]) is False
+        replaced = (node, pid) in living and is_same_start(last.started_at, now[(node, pid)].started_at) is False
         if replaced or (node, pid) not in living:
             ended.append(RankSeen(node, last, gone=not _dumped_since(rounds.get((node, pid)), sample)))
     return ended
@@ -268,13 +267,6 @@ def _only_dumped(rounds: Rounds, seen: set[Process]) -> list[RankSeen]:
         RankSeen(last.node, last.after or last.before or RankSample(last.pid, last.rank, job=last.job, uid=last.uid))
         for last in lasts
     ]
-
-
-def _started_alike(rank: RankSample, other: RankSample) -> bool | None:
-    """Whether both are one process, as far as start times tell (a pid can be used again). None: they do not."""
-    if rank.started_at is None or other.started_at is None:
-        return None
-    return abs(rank.started_at - other.started_at) < START_SLACK_S
 
 
 def _named(seen: list[RankSeen]) -> list[RankSeen]:

@@ -10,11 +10,10 @@ from typing import NamedTuple
 from mltop.probes.judge.deaths import Death
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import Culprit, Finding, JobKey, JobMotion, JobReport, PlacedJob, RankDeath, RankSample, Sample
-from mltop.probes.model.sample import is_of_one_machine
+from mltop.probes.model.sample import START_SLACK_S, is_of_one_machine
 from mltop.probes.model.vocabulary import CulpritKind
 
 AGAIN_S = 1.5  # a process that wraps a rank ends with it; one that was started again dies later
-START_SLACK_S = 2.0  # starts are told by the boot time, which is cut to seconds
 OF_STATES = frozenset(("node.lost", "node.refused"))
 ENDING_S = 15.0  # from the last rank's end until it is known how the first one ended
 MOST_CHILDREN = 256  # of one rank: a loader starts new workers in every epoch

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from mltop.probes.judge.stall import thresholds as limit
 from mltop.probes.model import GpuSample, MigInstance, RankSample
 from mltop.probes.model.news.judged import RankMotion
+from mltop.probes.model.sample import is_same_start
 
 # What a rank did.
 # SPUN: its main thread had a core, and nothing else of it moved; THREADS: others of its threads had one, or called.
@@ -64,8 +65,7 @@ class RankTrack(RankMotion):
 
     def is_same_process(self, rank: RankSample) -> bool:
         """And not one that got its pid."""
-        mine, other = self.started_at, rank.started_at
-        return mine == other or mine is None or other is None or abs(mine - other) < limit.START_SLACK_S
+        return is_same_start(self.started_at, rank.started_at) is not False
 
     def look(self, rank: RankSample, at: float) -> int:
         """What it did since the last look, before ``at``, its GPU left out: one of STILL … WORKED.

@@ -27,7 +27,6 @@ SPINS = 0.05  # of a core, by the main thread, with nothing else: computes or lo
 OTHERS_CPU = 0.3  # of a core, by other threads or children: compiles, loads, saves
 LOADING_READS_PER_S, LOADING_READS_PER_WRITE = 20.0, 10.0  # imports and indexing read and hardly write
 
-START_SLACK_S = 2.0  # agents read the boot time for themselves
 MOVES_APART_S = 2.5  # few ranks that move for so long go on
 
 # One GPU
