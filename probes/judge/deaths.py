@@ -17,7 +17,7 @@ from mltop.probes.model.ranks import ranks_text
 from mltop.probes.model.units import clock_time, signal_name, time_words
 from mltop.probes.model.vocabulary import CulpritKind
 
-# Two ends on one node whose times the kernel told are in order; all others may be in either. A pidfd tells how a
+# Two ends on one node whose times the kernel reported are in order; all others may be in either. A pidfd tells how a
 # process ended and not when.
 _EXACT = ("proc connector", "kernel log")
 EXACT_S, ROUGH_S = 0.02, 1.5
@@ -33,38 +33,38 @@ _OF_A_PEER = re.compile(
 @dataclass(frozen=True)
 class Death:
     node: str
-    told: RankDeath
+    report: RankDeath
 
     @property
     def rank(self) -> int | None:
-        return self.told.rank
+        return self.report.rank
 
     @property
     def is_exact(self) -> bool:
-        return any(source in _EXACT for source in self.told.told_by.split(", "))
+        return any(source in _EXACT for source in self.report.told_by.split(", "))
 
     @property
     def strength(self) -> int:
         """How well it explains that others died: 0 well, 1 perhaps, 2 it is rather explained by another, 3 not."""
-        told = self.told
-        if told.how == "signal" and told.code in _ASKED:
+        report = self.report
+        if report.how == "signal" and report.code in _ASKED:
             return 3
-        if told.how == "oom" or (told.how == "signal" and told.code not in _FOLLOW):
+        if report.how == "oom" or (report.how == "signal" and report.code not in _FOLLOW):
             return 0
-        if told.how == "signal" or _is_of_a_peer(told):
+        if report.how == "signal" or _is_of_a_peer(report):
             return 2
-        if told.how != "exit" or told.code == 0:
+        if report.how != "exit" or report.code == 0:
             return 3
-        return 0 if told.error else 1
+        return 0 if report.error else 1
 
     @property
     def is_in_vain(self) -> bool:
         """It says itself that it waited for a peer, or lost one."""
-        return _is_of_a_peer(self.told)
+        return _is_of_a_peer(self.report)
 
     def words(self) -> str:
         """``killed by SIGKILL``; a text from an error file last."""
-        return _with_error(self.told, _how(self.told))
+        return _with_error(self.report, _how(self.report))
 
 
 @dataclass
@@ -92,12 +92,12 @@ class Deaths:
     @property
     def all_finished(self) -> bool:
         """Every one of them with exit code 0."""
-        return bool(self.all) and all(ended_well(death.told) for death in self.all)
+        return bool(self.all) and all(ended_well(death.report) for death in self.all)
 
     def lead(self) -> str:
         """``, 0.4 s before the others``; "" where there are none, or nobody knows."""
-        times = [death.told.at for death in self._others if death.told.at is not None]
-        first = self.firsts[0].told.at if len(self.firsts) == 1 else None
+        times = [death.report.at for death in self._others if death.report.at is not None]
+        first = self.firsts[0].report.at if len(self.firsts) == 1 else None
         if first is None or not times or min(times) <= first:
             return ""
         others = "the others" if len(times) > 1 else "the other"
@@ -114,11 +114,11 @@ class Deaths:
             together = ranks_text(sorted(death.rank for death in self.firsts if death.rank is not None))
             lines = [f"{together} {_ended(self.firsts[0])} {_span(self.firsts)}: which was first is not known"]
             lines += [f"{_name(death)}: {death.words()}{_at(death)}" for death in self.firsts[:_MOST_LINES]]
-        if any(death.told.code == signal.SIGABRT and death.told.how == "signal" for death in self.firsts):
+        if any(death.report.code == signal.SIGABRT and death.report.how == "signal" for death in self.firsts):
             lines.append("SIGABRT is also how a watchdog ends a rank that waited in vain: its log says which")
         ways: dict[str, list[int]] = {}
         for death in self._others:
-            if death.rank is not None and death.told.how != "unknown":
+            if death.rank is not None and death.report.how != "unknown":
                 ways.setdefault(death.words(), []).append(death.rank)
         return lines + [f"{ranks_text(sorted(ranks))}: {way}" for way, ranks in list(ways.items())[:_MOST_LINES]]
 
@@ -128,12 +128,12 @@ _MOST_LINES = 4
 
 def order_of(deaths: Sequence[Death]) -> Deaths:
     """Who died first of those that died of their own; nobody where what was first is a consequence, as a rule."""
-    dated = sorted(deaths, key=lambda death: (death.told.at is None, death.told.at or 0.0))
+    dated = sorted(deaths, key=lambda death: (death.report.at is None, death.report.at or 0.0))
     causes = [death for death in dated if death.strength < 2]
-    left = [death for death in dated if ended_well(death.told)]
+    left = [death for death in dated if ended_well(death.report)]
     found = Deaths(dated, _left_before(dated))
     if found.firsts:
-        others = [death for death in dated if not ended_well(death.told)]
+        others = [death for death in dated if not ended_well(death.report)]
         found.sure = len(found.firsts) == 1 and all(_is_before(found.firsts[0], other) for other in others)
         return found
     if not causes:
@@ -158,15 +158,15 @@ def _left_before(dated: Sequence[Death]) -> list[Death]:
     that did not may have failed in what it did last; unless it says itself that it lost a peer. What a rank dies of by
     itself explains more, and who was stopped from outside did not fall.
     """
-    left = [death for death in dated if ended_well(death.told)]
-    others = [death for death in dated if not ended_well(death.told)]
+    left = [death for death in dated if ended_well(death.report)]
+    others = [death for death in dated if not ended_well(death.report)]
     fell = [death for death in others if death.strength in (1, 2)]
     if not left or not fell or any(death.strength == 0 for death in others):
         return []
-    if any(other.told.at is None or not _is_before(death, other) for death in left for other in others):
+    if any(other.report.at is None or not _is_before(death, other) for death in left for other in others):
         return []
     if len(left) >= len(others) and not all(
-        _is_before(left[-1], other) and _is_of_a_peer(other.told) for other in fell
+        _is_before(left[-1], other) and _is_of_a_peer(other.report) for other in fell
     ):
         return []
     return left
@@ -177,30 +177,30 @@ def _only_one_not_asked(dated: Sequence[Death]) -> list[Death]:
 
     What ends for want of a peer, or was asked before it, may have made it abort.
     """
-    aborted = [death for death in dated if death.told.how == "signal" and death.told.code == signal.SIGABRT]
-    asked = [death for death in dated if death.strength == 3 and death.told.how in ("signal", "stopped")]
+    aborted = [death for death in dated if death.report.how == "signal" and death.report.code == signal.SIGABRT]
+    asked = [death for death in dated if death.strength == 3 and death.report.how in ("signal", "stopped")]
     if len(aborted) != 1 or not asked or len(asked) + 1 < len(dated):
         return []
-    if any(_is_before(death, aborted[0]) for death in asked) or _is_of_a_peer(aborted[0].told):
+    if any(_is_before(death, aborted[0]) for death in asked) or _is_of_a_peer(aborted[0].report):
         return []
     return aborted
 
 
-def _is_of_a_peer(told: RankDeath) -> bool:
-    return bool(told.error and _OF_A_PEER.search(told.error))
+def _is_of_a_peer(report: RankDeath) -> bool:
+    return bool(report.error and _OF_A_PEER.search(report.error))
 
 
 def _together(death: Death, other: Death) -> bool:
     """Their order is not known."""
-    if death.told.at is None or other.told.at is None:
+    if death.report.at is None or other.report.at is None:
         return True
-    return abs(other.told.at - death.told.at) <= _slack_s(death, other)
+    return abs(other.report.at - death.report.at) <= _slack_s(death, other)
 
 
 def _is_before(death: Death, other: Death) -> bool:
-    if death.told.at is None or other.told.at is None:
+    if death.report.at is None or other.report.at is None:
         return False
-    return other.told.at - death.told.at > _slack_s(death, other)
+    return other.report.at - death.report.at > _slack_s(death, other)
 
 
 def _slack_s(death: Death, other: Death) -> float:
@@ -247,19 +247,19 @@ def ended_by(number: int | None) -> str:
 
 
 def _name(death: Death) -> str:
-    return f"pid {death.told.pid}" if death.rank is None else f"rank {death.rank}"
+    return f"pid {death.report.pid}" if death.rank is None else f"rank {death.rank}"
 
 
 def _at(death: Death) -> str:
-    return "" if death.told.at is None else f" (at {clock_time(death.told.at)})"
+    return "" if death.report.at is None else f" (at {clock_time(death.report.at)})"
 
 
 def _ended(death: Death) -> str:
-    return "ended" if ended_well(death.told) else "died"
+    return "ended" if ended_well(death.report) else "died"
 
 
 def _span(deaths: Sequence[Death]) -> str:
-    times = [death.told.at for death in deaths if death.told.at is not None]
+    times = [death.report.at for death in deaths if death.report.at is not None]
     if len(times) < len(deaths):
         return "within a time unknown of each other"
     span_s = max(times) - min(times)

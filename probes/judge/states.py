@@ -150,14 +150,14 @@ def states_of(motions: Sequence[JobMotion], incidents: Sequence[Incident], repor
     """``reports``: what the newest stacks said of each job."""
     of_jobs = (incident for incident in incidents if incident.until is None and incident.job)
     firing = grouped(of_jobs, lambda incident: (incident.job, incident.uid))
-    told = {(report.job, report.uid): report for report in reports}
+    by_job = {(report.job, report.uid): report for report in reports}
     known: dict[PlacedJob, JobStates] = {}
     watched = {(motion.job, motion.uid) for motion in motions}
-    unwatched = [JobMotion(job, uid) for job, uid in firing if (job, uid) not in watched]  # told by stacks alone
+    unwatched = [JobMotion(job, uid) for job, uid in firing if (job, uid) not in watched]  # known by stacks alone
     for motion in (*motions, *unwatched):
         key = motion.job, motion.uid
         own = [one for one in firing.get(key, ()) if _is_about(one, motion)]
-        known[motion.placed] = _of_job(motion, own, told.get(key))
+        known[motion.placed] = _of_job(motion, own, by_job.get(key))
     return States(known)
 
 
@@ -189,8 +189,8 @@ def _standing(motion: JobMotion, hang: Incident | None, report: JobReport | None
     verdict = report.verdict if report is not None and _is_of_now(report, motion) else None
     if not culprits and verdict is not None and verdict.kind == "suspect":
         culprits = verdict.culprits
-    told = [one.rank for one in verdict.culprits] if verdict is not None and verdict.kind == "suspect" else []
-    alone = bool(told) and all(one.rank in told for one in culprits)
+    suspects = [one.rank for one in verdict.culprits] if verdict is not None and verdict.kind == "suspect" else []
+    alone = bool(suspects) and all(one.rank in suspects for one in culprits)
     waits = _waiting(report, since) if verdict is not None and report is not None else {}
     if not culprits and not waits:
         return JobStates(Doing("quiet" if motion.phase == "quiet" else "stalled", since))

@@ -334,7 +334,7 @@ class IncidentJoin:
         self._changed = True
 
     def joined_with(self, reports: Sequence[JobReport], of_jobs: Sequence[Finding]) -> list[Incident]:
-        return self._watch.told_with(reports, of_jobs, self.motions)
+        return self._watch.incidents_with(reports, of_jobs, self.motions)
 
     def join(
         self,

@@ -49,7 +49,7 @@ class Assumed:
 
 
 def assume_waits(running: Sequence[RankView]) -> Assumed | None:
-    """Marks the ranks that wait as far as can be told from all of them together; None: no more than rules know."""
+    """Marks the ranks that wait as far as shows from all of them together; None: no more than rules know."""
     if not running or any(view.waiting_in and not view.steady for view in running):
         return None
     return _polling(running) or _standing(running)

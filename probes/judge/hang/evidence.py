@@ -300,7 +300,7 @@ def _missed_by(bundle: JobEvidence, not_answered: Sequence[NodeState]) -> list[N
 
 
 def _by_world_size(bundle: JobEvidence) -> list[JobEvidence]:
-    """Jobs that share a name but not a size are told apart; processes without a size go to the largest. What is gone of
+    """Jobs that share a name but not a size are kept apart; processes without a size go to the largest. What is gone of
     a size that nobody has any more is of an earlier start.
     """
     sizes = Counter(rank.sample.world_size for rank in bundle.roster if rank.sample.world_size and not rank.gone)

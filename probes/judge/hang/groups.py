@@ -1,7 +1,7 @@
 """Who waits for whom, where ranks wait in groups or for a neighbour: stages of a pipeline, rows of a tensor.
 
 Proven are only: the peer that a send or a receive names, and the other members of a group whose axis (tp, pp, dp …) and
-sizes are known and that are not at the same place. Of what cannot be proven nothing is told.
+sizes are known and that are not at the same place. Of what cannot be proven nothing is said.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mltop.probes.model import Frame
 
 RECEIVES, SENDS = ("recv", "irecv", "recv_object_list"), ("send", "isend", "send_object_list")
 POINT_TO_POINT = frozenset({*RECEIVES, *SENDS, "batch_isend_irecv"})
-# What is waited for cannot be told from these: they may hide the same collective.
+# What is waited for is not known from these: they may hide the same collective.
 GENERIC = frozenset({"work.wait", "wait_tensor", "cuda.synchronize", "store.wait", BACKWARD})
 # Integer locals that hold the peer's rank, the surest first: torch's own argument, what frameworks call it.
 _PEERS = ("peer", "peer_rank", "partner", "neighbor", "neighbour")
@@ -96,8 +96,8 @@ class Waits:
 
     def reached(self) -> set[int] | None:
         """Everybody whom somebody waits for, directly or not; None where it is not known of all that wait."""
-        told = [targets for targets in self.of.values() if targets is not None]
-        return set().union(*told) if told and len(told) == len(self.of) else None
+        known = [targets for targets in self.of.values() if targets is not None]
+        return set().union(*known) if known and len(known) == len(self.of) else None
 
     def circles(self) -> list[list[int]]:
         """Ranks that wait for one another in a circle, each for one: none of them can go on."""

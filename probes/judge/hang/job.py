@@ -16,7 +16,7 @@ from mltop.probes.judge.hang import thresholds as limit
 from mltop.probes.judge.hang.assumed import Assumed, assume_waits
 from mltop.probes.judge.hang.evidence import JobEvidence, RankSeen
 from mltop.probes.judge.hang.frames import UserFrames, called_from, key_of
-from mltop.probes.judge.hang.kernel import told_of_kernel
+from mltop.probes.judge.hang.kernel import kernel_phrases
 from mltop.probes.judge.hang.view import (
     BACKWARD,
     RankView,
@@ -62,7 +62,7 @@ class Absent:
     death: Death | None = None
 
     def culprit(self) -> Culprit:
-        how: CulpritKind = "dead" if self.death is None else kind_of_end(self.death.told)
+        how: CulpritKind = "dead" if self.death is None else kind_of_end(self.death.report)
         return Culprit(self.rank, self.node, self.pid, self.reason, "no process", True, self.gpu, how)
 
 
@@ -144,7 +144,7 @@ class _Search:
         evidence: JobEvidence,
     ) -> None:
         self.roster = roster
-        self.deaths = {(node, told.pid): Death(node, told) for node, told in evidence.deaths}
+        self.deaths = {(node, report.pid): Death(node, report) for node, report in evidence.deaths}
         self.gpus = {(view.node, view.pid): next(iter(view.seen.sample.gpus), None) for view in dead}
         self.dead = dead
         self.samples = samples
@@ -160,7 +160,7 @@ class _Search:
         for view in self.dead:
             if view.rank is not None and view.rank not in self.replaced and view.node not in self.silent_nodes:
                 self._gone(Ranges.of([view.rank]), view.node, _how_it_went(view), view.pid)
-        self._told_dead()
+        self._add_dead()
         self._dead_without_number()
         for node in self.nodes:
             numbers = self._expected(node) if node in self.whole else Ranges()
@@ -173,22 +173,22 @@ class _Search:
             self.open = self.open.without(ranks)
             death = None if pid is None else self.deaths.get((node, pid))
             if death is not None and death.rank is None and ranks.count == 1:  # its node never saw it alive
-                death = Death(node, replace(death.told, rank=ranks.first))
+                death = Death(node, replace(death.report, rank=ranks.first))
             gpu = None if pid is None else self.gpus.get((node, pid))
-            why = reason if death is None or death.told.how == "unknown" else death.words()
+            why = reason if death is None or death.report.how == "unknown" else death.words()
             self.roster.gone += [Absent(rank, node, pid, f"gone: {why}", gpu, death) for rank in ranks]
 
-    def _told_dead(self) -> None:
+    def _add_dead(self) -> None:
         """Ranks that nothing is left of but what their node says of their end. The last end of a number counts."""
         living = self.replaced | {view.rank for view in self.roster.silent} | {one.rank for one in self.roster.gone}
         starts = known(view.seen.sample.started_at for view in self.roster.views)
         begun = min(starts, default=0.0)  # before that ranks of an earlier attempt ended
         last: dict[int, Death] = {}
-        for death in sorted(self.deaths.values(), key=lambda death: death.told.at or 0.0):
-            if death.rank is not None and death.rank not in living and (death.told.at or begun) >= begun:
+        for death in sorted(self.deaths.values(), key=lambda death: death.report.at or 0.0):
+            if death.rank is not None and death.rank not in living and (death.report.at or begun) >= begun:
                 last[death.rank] = death
         for rank, death in last.items():
-            self._gone(Ranges.of([rank]), death.node, death.words(), death.told.pid)
+            self._gone(Ranges.of([rank]), death.node, death.words(), death.report.pid)
 
     def _dead_without_number(self) -> None:
         dead_of = grouped((view for view in self.dead if view.rank is None), lambda view: view.node)
@@ -313,7 +313,7 @@ class JobView:
     unreadable: list[RankView] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     assumed: Assumed | None = None  # what ``waiters`` wait in, when no rule but their number tells it
-    told: JobEvidence = field(default_factory=lambda: JobEvidence(""))
+    evidence: JobEvidence = field(default_factory=lambda: JobEvidence(""))
 
     @property
     def views(self) -> list[RankView]:
@@ -330,9 +330,9 @@ class JobView:
 
     def kernel_says(self, view: RankView, wchan: str | None, pid: int | None = None) -> str:
         """``: /data on server fs01 has not answered for 48 s``: what its node knows of where ``pid`` stands; or ""."""
-        sample = self.told.samples.get(view.node)
-        told = told_of_kernel(sample, view.pid if pid is None else pid, view.seen.sample.gpus, wchan)
-        return f": {'; '.join(told[: limit.KERNEL_PHRASES])}" if told else ""
+        sample = self.evidence.samples.get(view.node)
+        phrases = kernel_phrases(sample, view.pid if pid is None else pid, view.seen.sample.gpus, wchan)
+        return f": {'; '.join(phrases[: limit.KERNEL_PHRASES])}" if phrases else ""
 
     @cached_property
     def window_s(self) -> float:
@@ -406,7 +406,7 @@ class JobView:
 
 def read_job(evidence: JobEvidence) -> JobView:
     roster = read_roster(evidence)
-    job = JobView(roster, told=evidence)
+    job = JobView(roster, evidence=evidence)
     follow_training_threads(roster.views)
     _share_waits(roster.views)
     job.assumed = assume_waits([view for view in roster.views if view.readable and not view.stopped])

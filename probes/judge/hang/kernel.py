@@ -30,7 +30,7 @@ _XIDS = ("xid", "off_bus")
 RECENT_S = 3600.0  # a line of the kernel that is older explains nothing
 
 
-def told_of_kernel(sample: Sample | None, pid: int, gpus: list[int], wchan: str | None) -> list[str]:
+def kernel_phrases(sample: Sample | None, pid: int, gpus: list[int], wchan: str | None) -> list[str]:
     """What ``pid``'s node says of what it waits for in ``wchan``, a phrase each, the nearest to the cause first."""
     if sample is None or not wchan:
         return []

@@ -43,17 +43,17 @@ def _pipeline(job: JobView, sides: Sides) -> Verdict:
     """
     circles = circles_of(job.waiters)
     reasons: dict[int | None, str] = {}
-    told = [] if circles else ["stacks do not show who is behind"]
+    circling = [] if circles else ["stacks do not show who is behind"]
     for circle in circles:
         here = f"{ranks_text(circle)} wait for one another"
-        told.append(f"{here}: {', '.join(f'rank {rank} in {step}' for rank, step in circle.items())}")
+        circling.append(f"{here}: {', '.join(f'rank {rank} in {step}' for rank, step in circle.items())}")
         reasons.update({rank: f"in {step}; {here}" for rank, step in circle.items()})
     kept = [view for view in job.waiters if view.waiting_in in BARRIERS]
     apart = [view for view in job.waiters if view.waiting_in in POINT_TO_POINT]
     if not circles and len(apart) <= len(kept) == len(job.waiters) - len(apart) and len(axes_of(job.waiters)) < 2:
         reasons = {view.rank: f"in {view.waiting_in}, while {names(kept)} in {kept[0].waiting_in}" for view in apart}
     whom = "some for a neighbour" if len(sides) > 1 else "for a neighbour"
-    evidence = [f"every rank waits, {whom} (pipeline), {job.watched}", *told, *_describe(sides)]
+    evidence = [f"every rank waits, {whom} (pipeline), {job.watched}", *circling, *_describe(sides)]
     is_sure = circles and all(view.waiting_in in POINT_TO_POINT for view in job.waiters if view.rank in reasons)
     culprits = [view.culprit(reasons[view.rank], how="elsewhere") for view in job.waiters if view.rank in reasons]
     verdict = job.hang(evidence, job.confidence("medium") if is_sure else "low", culprits)

@@ -1,4 +1,4 @@
-"""Step 2: a job that moves accuses nobody; who is slow in it is told by who waits least."""
+"""Step 2: a job that moves accuses nobody; who is slow in it shows by who waits least."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def moving(job: JobView) -> Verdict | None:
 
 
 def _stopped(views: Sequence[RankView]) -> list[str]:
-    """They are no part of what moves: told first."""
+    """They are no part of what moves: listed first."""
     traced = [view for view in views if view.states[-1] == "t"]
     signalled = [view for view in views if view.states[-1] != "t"]
     lines = []
@@ -76,7 +76,7 @@ def _why_it_moves(job: JobView) -> str | None:
 
 def _gpu_computes(view: RankView, job: JobView) -> bool:
     """It waits for a GPU that does more than a collective's kernel that waits."""
-    sample = job.told.samples.get(view.node)
+    sample = job.evidence.samples.get(view.node)
     if sample is None or view.waiting_in != "cuda.synchronize":
         return False
     gpus = [gpu for gpu in sample.gpus if gpu.index in view.seen.sample.gpus]

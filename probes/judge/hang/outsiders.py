@@ -225,7 +225,7 @@ def _cap_of_work(job: JobView, view: RankView, accusation: Accusation, *, first:
     Where it is known how long a step takes, all that looks like work has the time of ten.
     """
     saves = first or any(map(saves_or_evaluates, accusation.stacks))
-    if job.told.rhythm_s is not None and (saves or view.calls or accusation.computes):
+    if job.evidence.rhythm_s is not None and (saves or view.calls or accusation.computes):
         sure: Confidence = "medium" if view.calls else "high"
         return sure if job.known_s >= work_s(job) else "low"
     if view.calls or accusation.computes:
@@ -239,7 +239,7 @@ def _cap_of_work(job: JobView, view: RankView, accusation: Accusation, *, first:
 
 def work_s(job: JobView) -> float:
     """For how long one rank may do something of its own while the others wait."""
-    rhythm_s = job.told.rhythm_s
+    rhythm_s = job.evidence.rhythm_s
     return limit.WORK_MEDIUM_S if rhythm_s is None else max(limit.WORK_LEAST_S, limit.WORK_STEPS * rhythm_s)
 
 
@@ -316,8 +316,8 @@ def _accuse_helper(job: JobView, view: RankView) -> Accusation | None:
         return _thread(view, threads)
     any_program = waits_for_program(view.now) or view.now.wchan == WAITS_FOR_CHILD
     programs = [digests for digests in children if digests[-1].program] if any_program else []
-    is_told = bool(children) or threaded or waits_for_child(view.now)  # else the kernel's word is all there is
-    none = _none_found(view, children, threaded, forked) if is_told else None
+    is_known = bool(children) or threaded or waits_for_child(view.now)  # else the kernel's word is all there is
+    none = _none_found(view, children, threaded, forked) if is_known else None
     return _program(view, programs) if programs else none
 
 

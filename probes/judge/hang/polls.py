@@ -143,7 +143,7 @@ def held_by_others(digests: Sequence[StackDigest]) -> Poll | None:
 
 
 def known_poll(digest: StackDigest) -> Poll | None:
-    """What the thread polls or sleeps for, told from what its user's line called into, by the line itself and by the
+    """What the thread polls or sleeps for, known from what its user's line called into, by the line itself and by the
     kernel function that it sleeps in; None when it is no place that we know.
     """
     called = list(_called_by_user(digest.frames))
@@ -237,9 +237,9 @@ def lock_holder(view: RankView) -> Holder | None:
     if not (main.acquires or logs or (leaf is own and leaf is not None and (main.wchan or "").startswith(_FUTEX))):
         return None
     threads = [rounds for rounds in view.threads() if rounds[-1].frames and not _asks_alike(rounds[-1], main)]
-    told = lock_wait(main, (rounds[-1] for rounds in threads))
-    if told is not None and told.holders:
-        return Holder(next(rounds for rounds in threads if rounds[-1] is told.holders[0]), True)
+    lock = lock_wait(main, (rounds[-1] for rounds in threads))
+    if lock is not None and lock.holders:
+        return Holder(next(rounds for rounds in threads if rounds[-1] is lock.holders[0]), True)
     if logs:
         # It is inside of a handler: its stack goes on above ``handle``.
         above = ((rounds, list(python_frames(rounds[-1].frames))[1:]) for rounds in threads)

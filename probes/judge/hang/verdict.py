@@ -128,7 +128,7 @@ def _all_poll(job: JobView) -> Verdict | None:
     evidence = [stand, f"it polls for {assumed.poll.what}. {assumed.poll.advice}"] if assumed.poll else [stand]
     calling = grouped((view for view in job.waiters if not view.polls), lambda view: view.waiting_in or "")
     evidence += [f"{names(here)} waits in {wait}" for wait, here in calling.items()]
-    sure_s = limit.POLL_SURE_S if job.told.rhythm_s is None else work_s(job)
+    sure_s = limit.POLL_SURE_S if job.evidence.rhythm_s is None else work_s(job)
     known = assumed.poll is not None and assumed.sleeps
     if not known and (job.known_s < sure_s or len(job.views) == 1):
         return job.unclear(*evidence, "a slow step may look the same: look again in a minute")
@@ -201,8 +201,8 @@ def gone_or_stopped(job: JobView) -> Verdict | None:
     culprits += [view.culprit(_how_in_kernel(job, view), _place(view), how="kernel") for view in kernel]
     if not culprits:
         return None
-    all_told = all(absent.death is not None and absent.death.told.how != "unknown" for absent in job.roster.gone)
-    caps: list[Confidence] = ["medium"] if deaths.firsts and not (deaths.sure and all_told) else []
+    all_known = all(absent.death is not None and absent.death.report.how != "unknown" for absent in job.roster.gone)
+    caps: list[Confidence] = ["medium"] if deaths.firsts and not (deaths.sure and all_known) else []
     confidence = job.confidence(*caps) if waiters else "high"
     return Verdict("hang", culprits, waiting_lines(waiters), [], system_facts(job), confidence)
 
@@ -216,9 +216,9 @@ def in_kernel(job: JobView) -> list[RankView]:
 def system_facts(job: JobView) -> list[str]:
     """What is known without any stack, one line per fact."""
     facts = []
-    untold = [absent for absent in job.roster.gone if absent.death is None or absent.death.told.how == "unknown"]
-    if untold:
-        facts.append(f"{ranks_text(absent.rank for absent in untold)} {untold[0].reason}")
+    unknown = [absent for absent in job.roster.gone if absent.death is None or absent.death.report.how == "unknown"]
+    if unknown:
+        facts.append(f"{ranks_text(absent.rank for absent in unknown)} {unknown[0].reason}")
     facts += job.roster.deaths.lines()
     traced = [view for view in job.stopped if view.states[-1] == "t"]
     signalled = [view for view in job.stopped if view.states[-1] == "T"]
@@ -234,9 +234,11 @@ def system_facts(job: JobView) -> list[str]:
 def _blocked_lines(job: JobView, accused: Sequence[RankView]) -> list[str]:
     """What stands behind ranks in the kernel that are not accused, because it is most of them."""
     blocked = (view for view in job.views if view.states[-1] == "D" and view not in accused)
-    told = grouped(blocked, lambda view: (view.node, _wchan(view), job.kernel_says(view, _wchan(view), pid=0)))
+    by_place = grouped(blocked, lambda view: (view.node, _wchan(view), job.kernel_says(view, _wchan(view), pid=0)))
     lines = [
-        f"{names(here)} in the kernel on {node} in {wchan}{says}" for (node, wchan, says), here in told.items() if says
+        f"{names(here)} in the kernel on {node} in {wchan}{says}"
+        for (node, wchan, says), here in by_place.items()
+        if says
     ]
     return lines[: limit.EVIDENCE_PLACES]
 

@@ -80,7 +80,7 @@ def touched_by(finding: Finding, rule: Rule, job: JobScene) -> list[Place]:
         return [place for place in here if set(place.gpus) & set(finding.gpus)]
     if finding.pid is not None:
         return [place for place in here if finding.pid in (place.pid, *place.children)]
-    if rule.alike == "rule":  # about processes, and none of them is told
+    if rule.alike == "rule":  # about processes, and none of them is named
         return [place for place in here if place.rank in _killed(job, finding)]
     return here
 
@@ -90,10 +90,10 @@ def _killed(job: JobScene, finding: Finding) -> set[int | None]:
     close = (
         death
         for death in job.deaths
-        if death.told.how in ("oom", "unknown") or (death.told.how == "signal" and death.told.code == 9)
+        if death.report.how in ("oom", "unknown") or (death.report.how == "signal" and death.report.code == 9)
     )
     at = job.time_of(finding)[0]
-    return {death.rank for death in close if at is not None and abs((death.told.at or at) - at) <= OOM_CLOSE_S}
+    return {death.rank for death in close if at is not None and abs((death.report.at or at) - at) <= OOM_CLOSE_S}
 
 
 def _fits(finding: Finding, loss: Loss) -> bool:

@@ -73,7 +73,7 @@ def incidents_of(scene: Scene) -> list[Incident]:
     for case in cases:
         _take_effects(case, scene, used)
         _accuse_by_cause(case)
-    # Jobs that suffer from one and the same fault are one incident, told of the largest.
+    # Jobs that suffer from one and the same fault are one incident, described by the largest.
     incidents = [_of_job(largest, others, scene) for largest, *others in _sharing_causes(cases)]
     incidents += _of_nodes(scene, used)
     return sorted(incidents, key=by_work_stopped)
@@ -140,9 +140,9 @@ def _take_effects(case: _Case, scene: Scene, used: set[int]) -> None:
     for finding in case.causes if complaints else ():
         _take_peers(finding, complaints, case, used)
     for server in dict.fromkeys(cause.server for cause in case.causes if cause.server):
-        told = [each for each in scene.of_servers[server] if id(each) not in used and each.until is None]
-        used.update(map(id, told))
-        case.effects += told
+        effects = [each for each in scene.of_servers[server] if id(each) not in used and each.until is None]
+        used.update(map(id, effects))
+        case.effects += effects
     case.effects = [*case.own, *case.effects]
 
 
@@ -200,7 +200,7 @@ def _accuse_by_cause(case: _Case) -> None:
     if 1 < len(touched) > MINORITY * max(len(case.job.places), case.job.world_size or 0):
         return
     how: CulpritKind = "stands" if loss.stops else "slow"
-    dead = {(death.node, death.told.pid): death for death in (loss.deaths.all if loss.deaths is not None else ())}
+    dead = {(death.node, death.report.pid): death for death in (loss.deaths.all if loss.deaths is not None else ())}
     loss.culprits = [
         died(dead[place.node, place.pid]) if (place.node, place.pid) in dead else place.culprit(cause.message, how)
         for place in touched
@@ -230,8 +230,8 @@ def _of_job(case: _Case, others: Sequence[_Case], scene: Scene) -> Incident:
     first = case.causes[0] if case.causes else None
     more_nodes = _more_nodes(case.causes)
     if first is not None:
-        told = _together([cause for cause in case.causes if cause.node == first.node], first)
-        headline = words.headline_of_cause(first, job, loss, more_nodes, told, with_job=with_job, with_nodes=with_nodes)
+        text = _together([cause for cause in case.causes if cause.node == first.node], first)
+        headline = words.headline_of_cause(first, job, loss, more_nodes, text, with_job=with_job, with_nodes=with_nodes)
     else:
         headline = words.headline_of_job(job, loss, with_job=with_job, with_nodes=with_nodes)
     found, known_of = _once(cause for each in (case, *others) for cause in each.causes), [*case.effects]
@@ -392,24 +392,24 @@ def _together(findings: Sequence[Finding], first: Finding) -> str:
 def _join_peers(groups: dict[str, list[Finding]], scene: Scene) -> None:
     """What is said of a job or port because of a fault on one of the job's nodes; what nodes say of a rail without."""
     firing = {name: group[0] for name, group in groups.items() if group[0].id in BY_ID and group[0].until is None}
-    complaints = {name: told for name, told in firing.items() if told.id in _PEERS or told.job}
+    complaints = {name: complaint for name, complaint in firing.items() if complaint.id in _PEERS or complaint.job}
     causes = [(name, cause) for name, cause in firing.items() if complaints and BY_ID[cause.id].explains_peers]
     causes.sort(key=lambda each: _nearest_to_the_hardware(each[1]))
     rails: dict[tuple[str, str], str] = {}
-    for name, told in complaints.items() if len(causes) <= MOST_PEERS else ():
-        job = scene.jobs.get(scene.placed(told.job_key, told.node)) if told.job_key is not None else None
+    for name, complaint in complaints.items() if len(causes) <= MOST_PEERS else ():
+        job = scene.jobs.get(scene.placed(complaint.job_key, complaint.node)) if complaint.job_key is not None else None
         fitting = [
             known_as
             for known_as, cause in causes
-            if (_is_peers_complaint(told, cause) or is_named(told.id, BY_ID[cause.id].explains_ranks))
-            and _nearest_to_the_hardware(cause) < _nearest_to_the_hardware(told)
-            and (cause.node == told.node or scene.share_a_job(cause.node, told.node))
+            if (_is_peers_complaint(complaint, cause) or is_named(complaint.id, BY_ID[cause.id].explains_ranks))
+            and _nearest_to_the_hardware(cause) < _nearest_to_the_hardware(complaint)
+            and (cause.node == complaint.node or scene.share_a_job(cause.node, complaint.node))
             and (job is None or touched_by(cause, BY_ID[cause.id], job))
         ]
         first = next((known_as for known_as in fitting if known_as in groups), name)
-        if not fitting and told.id in _PEERS:
-            first = rails.setdefault((told.id, told.subject), name)
-            first = first if scene.share_a_job(firing[first].node, told.node) else name
+        if not fitting and complaint.id in _PEERS:
+            first = rails.setdefault((complaint.id, complaint.subject), name)
+            first = first if scene.share_a_job(firing[first].node, complaint.node) else name
         if first != name and len({firing[known_as].node for known_as in fitting}) <= 1:
             groups[first] += groups.pop(name)
 

@@ -84,8 +84,8 @@ def loss_of(job: JobScene) -> Loss | None:
     if gravest.kind == "hang" and gravest.deaths is not None and not gravest.gone:
         _blame_the_dead(gravest, gravest.deaths)
     for finding in job.findings:
-        is_told = any(finding is other for other in (*gravest.findings, *gravest.others))
-        if finding.until is None and finding.id != FAILED and not is_told:
+        is_listed = any(finding is other for other in (*gravest.findings, *gravest.others))
+        if finding.until is None and finding.id != FAILED and not is_listed:
             gravest.others.append(finding)
     gravest.waiting = gravest.waiting.without(Ranges.of(known(culprit.rank for culprit in gravest.culprits)))
     gravest.evidence = gravest.evidence[:MOST_EVIDENCE]
@@ -117,7 +117,7 @@ def _add(gravest: Loss, other: Loss) -> None:
 
 
 def _until_its_end(losses: list[Loss]) -> list[Loss]:
-    """A job that stood still and then ended was ended for that, by its watchdog or by people: who held it up is told,
+    """A job that stood still and then ended was ended for that, by its watchdog or by people: who held it up is named,
     and when it ended; where a rank died of something else meanwhile, that.
     """
     end = next((loss for loss in losses if loss.gone), None)
@@ -140,8 +140,8 @@ def _until_its_end(losses: list[Loss]) -> list[Loss]:
 
 def _has_own_cause(deaths: Deaths) -> bool:
     """The first one died of something that nobody does to a job which stands still."""
-    ways = [(death.told.how, death.told.code) for death in deaths.firsts]
-    errors = all(death.told.error for death in deaths.firsts)
+    ways = [(death.report.how, death.report.code) for death in deaths.firsts]
+    errors = all(death.report.error for death in deaths.firsts)
     by_itself = all(how == "oom" or (how == "signal" and code not in ENDED_BY) for how, code in ways)
     return bool(ways) and (errors or by_itself)
 
@@ -157,9 +157,9 @@ def _by_deaths(job: JobScene) -> Loss | None:
     gone, stopped = not job.ranks, not deaths.firsts and all(death.strength == 3 for death in deaths.all)
     if stopped and not gone and not _stalled(job):
         return None  # it is being ended
-    first = (deaths.firsts or deaths.all)[0].told.at
+    first = (deaths.firsts or deaths.all)[0].report.at
     if first is None:  # a pidfd tells how a process ended and not when
-        first = min(known(death.told.at for death in deaths.all), default=None)
+        first = min(known(death.report.at for death in deaths.all), default=None)
     if not gone and _goes_on(job, first):
         return None
     if _stood_before(job, deaths, first):
@@ -195,14 +195,14 @@ def _stood_before(job: JobScene, deaths: Deaths, first: float | None) -> bool:
 
 def _waited_for(job: JobScene, deaths: Deaths) -> list[Culprit]:
     """Those few that live, where all others have ended because they waited in vain."""
-    fell = [death for death in deaths.all if not ended_well(death.told)]
-    ended_at = max(known(death.told.at for death in fell), default=None)
+    fell = [death for death in deaths.all if not ended_well(death.report)]
+    ended_at = max(known(death.report.at for death in fell), default=None)
     if not all(death.is_in_vain for death in fell) or ended_at is None or job.at - ended_at < SETTLED_S:
         return []
     if not 0 < len(job.ranks) <= len(fell) or len(job.ranks) + len(fell) < (job.world_size or 0):
         return []
-    told = f"{ranks_text(sorted(known(death.rank for death in fell)))} waited for it in vain and ended"
-    return [place.culprit(told, "stands", _seen_in(job, place)) for place in job.ranks]
+    reason = f"{ranks_text(sorted(known(death.rank for death in fell)))} waited for it in vain and ended"
+    return [place.culprit(reason, "stands", _seen_in(job, place)) for place in job.ranks]
 
 
 def _seen_in(job: JobScene, place: Place) -> str:
@@ -233,8 +233,8 @@ def _goes_on(job: JobScene, since: float | None) -> bool:
 
 
 def died(death: Death) -> Culprit:
-    told, gpu = death.told, next(iter(death.told.gpus), None)
-    return Culprit(told.rank, death.node, told.pid, death.words(), "no process", True, gpu, kind_of_end(told))
+    report, gpu = death.report, next(iter(death.report.gpus), None)
+    return Culprit(report.rank, death.node, report.pid, death.words(), "no process", True, gpu, kind_of_end(report))
 
 
 def _blame_the_dead(loss: Loss, deaths: Deaths) -> None:
@@ -257,7 +257,7 @@ def _by_stacks(job: JobScene) -> Loss | None:
     report, at = job.stacks
     verdict = report.verdict
     evidence = [Evidence("stacks", text, at or None) for text in verdict.evidence]
-    counted_lines = [line for told in report.progress for line in progress_evidence(told)]
+    counted_lines = [line for verdict in report.progress for line in progress_evidence(verdict)]
     if verdict.kind == "hang" or (verdict.kind == "suspect" and _stalled(job)):
         return _of_standing(job, report, at, [*evidence, *counted_lines])
     if verdict.kind == "straggler" and verdict.stragglers:
@@ -366,7 +366,7 @@ def _by_motion(job: JobScene) -> Loss | None:
     evidence += [
         Evidence("samples", f"{_who(culprit)}: {culprit.reason}", motion.at, culprit.node)
         for culprit in culprits
-        if culprit.how not in ("dead", "left") or culprit.rank not in dead  # how it ended is told by itself
+        if culprit.how not in ("dead", "left") or culprit.rank not in dead  # how it ended is said apart
     ]
     confidence: Confidence = "medium" if len(motion.signals) > 1 else "low"
     return Loss("hang", motion.since, culprits, waiting, "", confidence, evidence, began=True, next_act="stacks")

@@ -119,10 +119,10 @@ class JobScene:
         dead = (
             Place(
                 death.node,
-                death.told.pid,
+                death.report.pid,
                 death.rank,
-                tuple(death.told.gpus),
-                self.orphans.get((death.node, death.told.pid), ()),
+                tuple(death.report.gpus),
+                self.orphans.get((death.node, death.report.pid), ()),
             )
             for death in self.deaths
         )
@@ -155,15 +155,15 @@ class JobScene:
         living = {place.rank for place in self.ranks if place.rank is not None}
         began_at = float("-inf") if self.began_at is None else self.began_at - START_SLACK_S
         # By node, too: where ranks are numbered wrongly, two nodes may have the same, or one has it twice at a time.
-        numbered = [death for death in self.deaths if death.rank is not None and death.told.at is not None]
+        numbered = [death for death in self.deaths if death.rank is not None and death.report.at is not None]
         for ends in grouped(numbered, lambda death: (death.node, death.rank)).values():
-            started = max(known(death.told.started_at for death in ends), default=float("-inf")) if ends[1:] else 0.0
-            if any((death.told.at or 0.0) <= started for death in ends):
+            started = max(known(death.report.started_at for death in ends), default=float("-inf")) if ends[1:] else 0.0
+            if any((death.report.at or 0.0) <= started for death in ends):
                 began_at = max(began_at, started - START_SLACK_S)
         self.deaths = [
             death
             for death in self.deaths
-            if death.rank not in living and (death.told.at is None or death.told.at >= began_at)
+            if death.rank not in living and (death.report.at is None or death.report.at >= began_at)
         ]
 
 
@@ -226,8 +226,8 @@ def scene_of(
     for key, motion in moved.items():
         if motion.phase == "stalled" or motion.slowdown is not None:
             _job(scene, key, motion.at)
-    for told, of_job in (stacks or {}).items():
-        job = _job(scene, scene.placed(JobKey(told.name, told.uid), told.node), of_job.at)
+    for key, of_job in (stacks or {}).items():
+        job = _job(scene, scene.placed(JobKey(key.name, key.uid), key.node), of_job.at)
         job.stacks = of_job if job.stacks is None or of_job.at >= job.stacks.at else job.stacks
     seen = set(scene.jobs) | set(moved)
     for node in scene.nodes.values() if scene.jobs else ():
@@ -265,11 +265,11 @@ def _job(scene: Scene, key: PlacedJob, at: float) -> JobScene:
     return job
 
 
-def _take_death(scene: Scene, node: NodeScene, told: RankDeath) -> None:
-    at, started_at = _by_ours(told.at, node.skew_s), _by_ours(told.started_at, node.skew_s)
-    job = _job(scene, scene.placed(JobKey(told.job, told.uid), node.node), at or node.at)
-    job.deaths.append(Death(node.node, told if at == told.at else replace(told, at=at, started_at=started_at)))
-    job.orphans[node.node, told.pid] = node.children.get(told.pid, ())
+def _take_death(scene: Scene, node: NodeScene, report: RankDeath) -> None:
+    at, started_at = _by_ours(report.at, node.skew_s), _by_ours(report.started_at, node.skew_s)
+    job = _job(scene, scene.placed(JobKey(report.job, report.uid), node.node), at or node.at)
+    job.deaths.append(Death(node.node, report if at == report.at else replace(report, at=at, started_at=started_at)))
+    job.orphans[node.node, report.pid] = node.children.get(report.pid, ())
     job.skews[node.node] = node.skew_s
 
 
@@ -286,10 +286,10 @@ def _take_rank(job: JobScene, node: NodeScene, rank: RankSample) -> None:
 
 def stacks_of(reports: Sequence[JobReport]) -> dict[PlacedJob, Stacks]:
     """By the job, and its node where it is on one only: of jobs that meet at a loopback address each has its own."""
-    told = {}
+    newest_of = {}
     for report in reports:
         nodes = {digest.node for digest in report.digests}
         place = next(iter(nodes)) if len(nodes) == 1 else ""
         newest = max(known(digest.taken_at for digest in report.digests), default=0.0)
-        told[PlacedJob(report.job, report.uid, place)] = Stacks(report, newest)
-    return told
+        newest_of[PlacedJob(report.job, report.uid, place)] = Stacks(report, newest)
+    return newest_of

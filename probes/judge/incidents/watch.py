@@ -59,8 +59,8 @@ class IncidentWatch:
     def take_stacks(self, reports: Sequence[JobReport]) -> None:
         """What a dump said; of each job the newest counts. One that tells no time is of the newest sample's."""
         newest = max((node.at for node in self._nodes.values()), default=0.0) if reports else 0.0
-        for key, told in stacks_of(reports).items():
-            stacks = told if told.at else told._replace(at=newest)
+        for key, newer in stacks_of(reports).items():
+            stacks = newer if newer.at else newer._replace(at=newest)
             before = self._stacks.get(key)
             if before is None or stacks.at >= before.at:
                 self._stacks[key] = stacks
@@ -75,21 +75,21 @@ class IncidentWatch:
         self._nodes.pop(node, None)
         self._at.pop(node, None)
 
-    def told_with(
+    def incidents_with(
         self, reports: Sequence[JobReport], job_findings: Iterable[Finding] = (), motions: Sequence[JobMotion] = ()
     ) -> list[Incident]:
         """What it would come to with these stacks; nothing is remembered. From any thread."""
         stacks = {**self._stacks, **stacks_of(reports)}
-        told = incidents_of(
+        incidents = incidents_of(
             scene_of(self._with_states(), job_findings, motions, stacks, {**self._stood}, still={**self._still})
         )
-        return sorted(self._names.copy().named(told), key=by_work_stopped)
+        return sorted(self._names.copy().named(incidents), key=by_work_stopped)
 
     def incidents(self, job_findings: Iterable[Finding] = (), motions: Sequence[JobMotion] = ()) -> list[Incident]:
         """Those that hold now, and those of nodes that are over, the gravest first."""
         scene = scene_of(self._with_states(), job_findings, motions, self._stacks, self._stood, still=self._still)
         self._remember_jobs(scene, motions)
-        incidents = self._names.named(self._not_told_yet(incidents_of(scene)))
+        incidents = self._names.named(self._without_ended(incidents_of(scene)))
         incidents = sorted(map(self._since_first_seen, incidents), key=by_work_stopped)
         firing = {incident.id: incident for incident in incidents if incident.until is None}
         self._end(scene, firing)
@@ -108,13 +108,13 @@ class IncidentWatch:
                 nodes[state.node] = replace(node, findings=(*node.findings, state))
         return list(nodes.values())
 
-    def _not_told_yet(self, incidents: list[Incident]) -> list[Incident]:
+    def _without_ended(self, incidents: list[Incident]) -> list[Incident]:
         """Without faults that are over and belong to what a job has lost, which is over, too."""
-        told = {_identity(finding) for ended in self.ended for finding in ended.findings}
+        listed = {_identity(finding) for ended in self.ended for finding in ended.findings}
         left, over = [], {}
         for incident in incidents:
             own = {_identity(finding): finding for finding in incident.findings}
-            if incident.kind == "node" and incident.until is not None and own.keys() <= told:
+            if incident.kind == "node" and incident.until is not None and own.keys() <= listed:
                 over.update(own)
             else:
                 left.append(incident)
@@ -143,11 +143,11 @@ class IncidentWatch:
         """Which jobs stand still: what they did last, when none of their ranks is left. No stacks of a job that has got
         on since, or of which nothing is left.
         """
-        for told, stacks in [*self._stacks.items()]:
-            job = scene.jobs[scene.placed(JobKey(told.name, told.uid), told.node)]
+        for key, stacks in [*self._stacks.items()]:
+            job = scene.jobs[scene.placed(JobKey(key.name, key.uid), key.node)]
             over = not job.ranks and not job.deaths and scene.at - stacks.at > ENDING_S
             if over or not still_holds(job, stacks):
-                del self._stacks[told]
+                del self._stacks[key]
                 job.stacks = None if job.stacks is stacks else job.stacks
         for motion in motions:
             key = scene.of_motion(motion)
@@ -196,7 +196,7 @@ def _identity(finding: Finding) -> tuple[object, ...]:
 class _Names:
     """Gives incidents their ids: one that lasts keeps its own, one that comes again gets another ("…#2").
 
-    ``of_jobs``: by what is told of the job; ``of_findings``: by what an incident of a node is made of.
+    ``of_jobs``: by what is found of the job; ``of_findings``: by what an incident of a node is made of.
     """
 
     of_jobs: dict[str, str] = field(default_factory=dict)
@@ -224,7 +224,7 @@ class _Names:
                 self.of_findings.update((each, name) for each in made_of)
             else:
                 of_jobs[incident.id] = name
-                for each in made_of:  # what is left when the job is over is told anew
+                for each in made_of:  # what is left when the job is over is listed anew
                     self.of_findings.pop(each, None)
         self.of_jobs = of_jobs
         return [

@@ -86,27 +86,27 @@ def headline_of_job(job: JobScene, loss: Loss, *, with_job: bool, with_nodes: bo
 
 
 def headline_of_cause(
-    cause: Finding, job: JobScene, loss: Loss, more_nodes: int = 0, told: str = "", *, with_job: bool, with_nodes: bool
+    cause: Finding, job: JobScene, loss: Loss, more_nodes: int = 0, text: str = "", *, with_job: bool, with_nodes: bool
 ) -> str:
     """The physical cause first, then what the job lost: "node-17: GPU 4 fell off the bus; rank 4 died, 63 wait".
 
-    ``more_nodes``: that have it too. ``told``: what is said of it and of those like it.
+    ``more_nodes``: that have it too. ``text``: what is said of it and of those like it.
     """
     where = cause.node + (f" and {counted(more_nodes, 'more node')}" if more_nodes else "")
     where = f"{where}: " if with_nodes and cause.node and not cause.server else ""
     who = _short(loss.culprits, past=loss.ended is not None)
     lost = f"{who}{_who_waits(loss)}" if who else _nobody(job, loss, why=True)
     whose = _prefix(job, lost, "job ", with_nodes=with_nodes) if with_job else ""
-    return f"{where}{told or cause.message}; {whose}{lost}"
+    return f"{where}{text or cause.message}; {whose}{lost}"
 
 
-def _prefix(job: JobScene, told: str, title: str = "", *, with_nodes: bool) -> str:
-    """Whose loss it is, where that is not told yet. A name is as long as its user likes, and one that every node may
-    have is told with the node.
+def _prefix(job: JobScene, text: str, title: str = "", *, with_nodes: bool) -> str:
+    """Whose loss it is, where that is not said yet. A name is as long as its user likes, and one that every node may
+    have goes with the node.
     """
     name = job.key.name if len(job.key.name) <= MOST_NAME else f"{job.key.name[: MOST_NAME - 1]}…"
     place = f" on {job.place}" if job.place and with_nodes else ""
-    return "" if not name or told.startswith(f"job {name}") else f"{title}{name}{place}: "
+    return "" if not name or text.startswith(f"job {name}") else f"{title}{name}{place}: "
 
 
 def action_of_rail(cause: Finding) -> str:
@@ -114,11 +114,11 @@ def action_of_rail(cause: Finding) -> str:
     return f"check the switch that {cause.subject} of these nodes leads to; then {cause.action}"
 
 
-def headline_of_node(cause: Finding, nodes: Sequence[str], told: str, *, with_nodes: bool) -> str:
-    """Of what no job is known to suffer from. ``told``: what is said of the cause and of those like it."""
+def headline_of_node(cause: Finding, nodes: Sequence[str], text: str, *, with_nodes: bool) -> str:
+    """Of what no job is known to suffer from. ``text``: what is said of the cause and of those like it."""
     if len(nodes) > 1:
-        return f"{counted(len(nodes), 'node')}: {told}"
-    return f"{cause.node}: {told}" if with_nodes and cause.node else told
+        return f"{counted(len(nodes), 'node')}: {text}"
+    return f"{cause.node}: {text}" if with_nodes and cause.node else text
 
 
 def culprits_words(culprits: Sequence[Culprit], with_nodes: bool, *, past: bool = False) -> str:
@@ -136,13 +136,13 @@ def culprits_words(culprits: Sequence[Culprit], with_nodes: bool, *, past: bool 
     template = _STANDS.get(first.how, "") if place or first.how in _PLACELESS else ""
     if not template:
         shown = f" at {place}" if "(" in place and not first.in_reason else ""  # not the kernel's function
-        told = f"{who}{shown}: {first.reason}"
+        text = f"{who}{shown}: {first.reason}"
     else:
         verb = _of_several(template) if len(alike) > 1 else template
         doing = (_in_past(verb) if past else verb).format(where=place, reason=first.reason)
-        told = f"{who} {doing}"
+        text = f"{who} {doing}"
     more = len(culprits) - len(alike)
-    return told + (f" (and {more} more)" if more else "")
+    return text + (f" (and {more} more)" if more else "")
 
 
 def _doing(culprit: Culprit) -> tuple[str, ...]:
@@ -267,7 +267,7 @@ def _who_waits(loss: Loss) -> str:
     if loss.kind == "crash":
         named = {(culprit.node, culprit.pid) for culprit in loss.culprits}
         all_dead = loss.deaths.all if loss.deaths is not None else []
-        others = sum((death.node, death.told.pid) not in named for death in all_dead)
+        others = sum((death.node, death.report.pid) not in named for death in all_dead)
         at = f" at {clock_time(loss.since)}" if loss.since is not None else ""
         them = "it" if len(loss.culprits) == 1 else "them"
         return (f", {counted(others, 'other rank')} went down with {them}" if others else ", the job has ended") + at

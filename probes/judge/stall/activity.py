@@ -17,7 +17,7 @@ UNREAD, IDLE, RESIDENT, COPIED, COMPUTED = 0, 1, 2, 3, 4
 # Independent signals, as bits: those of a rank that were read and stand still.
 MAIN, CALLS, CPU, GPU, TRAFFIC = 1, 2, 4, 8, 16
 _MPI_LAUNCHERS = ("mpirun", "srun")
-_WITHOUT_MPI = {"torch", "jaxlib"}  # gloo and NCCL do what can be told from outside
+_WITHOUT_MPI = {"torch", "jaxlib"}  # gloo and NCCL do what shows from outside
 MOST_MODELS = 64  # names are whatever a driver says
 POLLS = 32  # no signal: its main thread wakes up regularly and does nothing
 

@@ -101,7 +101,7 @@ class Job:
         self._spins = False
         self._proven_at = 0.0
         self._is_new = False  # ranks that were not there at the last look
-        self._told_at: float | None = None  # when a log said that what ranks wait for does not come
+        self._logged_at: float | None = None  # when a log said that what ranks wait for does not come
 
     # What comes in
 
@@ -150,15 +150,19 @@ class Job:
 
     def take_log_line(self, at: float, waited_s: float | None) -> None:
         """A log of one of its ranks says at ``at`` that it has waited in vain for ``waited_s``."""
-        if (self._told_at or 0.0) >= at or at < self.moved_at - limit.TELLING_S or (waited_s or 0.0) < limit.QUIET_S:
+        if (self._logged_at or 0.0) >= at or at < self.moved_at - limit.TELLING_S or (waited_s or 0.0) < limit.QUIET_S:
             return
-        self._told_at = at
+        self._logged_at = at
         self.moved_at = min(self.moved_at, at - (waited_s or 0.0))
 
     @property
-    def _is_told(self) -> bool:
+    def _is_logged(self) -> bool:
         """Whether it still stands as its log said."""
-        return self._told_at is not None and self.moved_at <= self._told_at and self.at - self._told_at <= limit.TOLD_S
+        return (
+            self._logged_at is not None
+            and self.moved_at <= self._logged_at
+            and self.at - self._logged_at <= limit.TOLD_S
+        )
 
     # What is made of it
 
@@ -219,7 +223,7 @@ class Job:
         if any(not self.gone[key].reported for key in replaced):
             self.stepped, self._run = False, None
             self.moved_at = self.first_at = self.at
-            self._told_at = None
+            self._logged_at = None
             self._pauses.clear()
             self.series.clear()
             self.pace.clear()
@@ -244,8 +248,8 @@ class Job:
             self._minority_moves = worked_at > self.moved_at
             return
         if (
-            self._told_at is not None
-            and self._told_at - limit.TELLING_S <= worked_at <= self._told_at + limit.RECORDING_S
+            self._logged_at is not None
+            and self._logged_at - limit.TELLING_S <= worked_at <= self._logged_at + limit.RECORDING_S
         ):
             return  # what ranks do when they tell it
         if worked_at > self.moved_at:
@@ -299,9 +303,9 @@ class Job:
 
     def _tell_phase(self) -> MotionPhase:
         self.why = ""
-        is_told = self._is_told and self.seen > 0
-        if is_told or self._is_ending():
-            return "stalled" if is_told else "unknown"
+        is_logged = self._is_logged and self.seen > 0
+        if is_logged or self._is_ending():
+            return "stalled" if is_logged else "unknown"
         if self.stepped and self.still_s < limit.QUIET_S - limit.SLACK_S:
             return "moving"
         quiet_s = self.quiet_s
@@ -347,7 +351,7 @@ class Job:
         return False
 
     def _is_proven(self) -> bool:
-        """Whether enough independent signals stand still, on enough of the ranks; told anew every few seconds."""
+        """Whether enough independent signals stand still, on enough of the ranks; looked at anew every few seconds."""
         if self.phase in ("quiet", "stalled") and self.at - self._proven_at < ANEW_S:
             return True
         total = proven = 0

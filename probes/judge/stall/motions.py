@@ -33,9 +33,9 @@ class JobMotions:
         self._nodes: dict[str, NodeMotion] = {}  # of those whose samples are seen here
         self._at: dict[str, float] = {}
         self._parts: dict[str, set[PlacedJob]] = {}
-        self._told_by: dict[str, tuple[Sequence[RankDeath], Sequence[LogLine]]] = {}  # of its newest whole sample
+        self._reported: dict[str, tuple[Sequence[RankDeath], Sequence[LogLine]]] = {}  # of its newest whole sample
         self._jobs: dict[PlacedJob, Job] = {}
-        self._told: dict[PlacedJob, JobMotion] = {}
+        self._made: dict[PlacedJob, JobMotion] = {}
         self._history = History()
         self._bases: dict[PlacedJob, object] = {}  # what a motion was made of
         self._touched: set[PlacedJob] = set()
@@ -77,7 +77,7 @@ class JobMotions:
         for key in self._parts.get(node, set()) - present:
             self._leave(key, node)
         self._parts[node] = present
-        self._take_told(node, skew_s)
+        self._take_reported(node, skew_s)
         for key in present:
             job = self._jobs[key]
             job.at = max(job.at, at)
@@ -89,7 +89,7 @@ class JobMotions:
     def take_whole(self, sample: Sample) -> None:
         """What a whole sample says beside: ends of ranks, what logs say, and what is around the ranks."""
         lines = [line for line in sample.log_lines if line.kind in ("timeout", "names")]
-        self._told_by[sample.node] = sample.deaths, lines
+        self._reported[sample.node] = sample.deaths, lines
         self._history.see(sample, sample.sampled_at - (sample.clock_skew_s or 0.0))
 
     def _leave(self, key: PlacedJob, node: str) -> None:
@@ -99,9 +99,9 @@ class JobMotions:
             self._touched.add(key)
             self._forget_empty(job)
 
-    def _take_told(self, node: str, skew_s: float) -> None:
+    def _take_reported(self, node: str, skew_s: float) -> None:
         """Ends of ranks, and what their logs say of waits in vain."""
-        deaths, lines = self._told_by.get(node, ((), ()))
+        deaths, lines = self._reported.get(node, ((), ()))
         for death in deaths:
             for job in self._named(death.job, death.uid, node):
                 job.take_death(node, death if death.at is None else replace(death, at=death.at - skew_s))
@@ -122,7 +122,7 @@ class JobMotions:
         """It is not watched any more: its ranks are neither still nor gone."""
         self._nodes.pop(node, None)
         self._at.pop(node, None)
-        self._told_by.pop(node, None)
+        self._reported.pop(node, None)
         self._drop(node)
 
     def _drop(self, node: str) -> None:
@@ -132,17 +132,17 @@ class JobMotions:
 
     def motions(self) -> tuple[JobMotion, ...]:
         """Of every job that has a living rank, by name; the same tuple while no sample has come."""
-        if not self._touched and len(self._told) == len(self._jobs):
+        if not self._touched and len(self._made) == len(self._jobs):
             return self._motions
         for key in self._touched & self._jobs.keys():
             job = self._jobs[key]
             if job.at > job.evaluated_at or not job.seen:
                 self._evaluate(job)
-            self._told[key] = self._motion(job)
-        self._told = {key: motion for key, motion in self._told.items() if key in self._jobs}
+            self._made[key] = self._motion(job)
+        self._made = {key: motion for key, motion in self._made.items() if key in self._jobs}
         self._touched.clear()
-        order = sorted(self._told, key=lambda key: (key.name, -1 if key.uid is None else key.uid, key.node))
-        self._motions = tuple(self._told[key] for key in order)
+        order = sorted(self._made, key=lambda key: (key.name, -1 if key.uid is None else key.uid, key.node))
+        self._motions = tuple(self._made[key] for key in order)
         return self._motions
 
     def _motion(self, job: Job) -> JobMotion:
@@ -154,14 +154,14 @@ class JobMotions:
         )
         state = (job.phase, job.since, job.seen, len(parts), job.why, len(job.gone), len(job.deaths), look)
         basis = (state, job.series.rhythm, job.patience_s, job.pace.slower)
-        told = self._told.get(job.key)
-        if told is None or self._bases.get(job.key) != basis:
+        motion = self._made.get(job.key)
+        if motion is None or self._bases.get(job.key) != basis:
             self._bases[job.key] = basis
-            told = _motion(job)
-            told.slowdown = self._slowdown(job)
-            return told
+            motion = _motion(job)
+            motion.slowdown = self._slowdown(job)
+            return motion
         fresh = object.__new__(JobMotion)
-        fresh.__dict__ = {**vars(told), "at": job.at}
+        fresh.__dict__ = {**vars(motion), "at": job.at}
         return fresh
 
     def _slowdown(self, job: Job) -> Slowdown | None:
@@ -181,7 +181,7 @@ class JobMotions:
 def _motion(job: Job) -> JobMotion:
     stands = job.phase in _STANDS
     parts = job.fresh()
-    told = JobMotion(
+    motion = JobMotion(
         job.key.name,
         job.key.uid,
         user=next((part.user for part in parts if part.user), ""),
@@ -198,11 +198,11 @@ def _motion(job: Job) -> JobMotion:
     )
     if stands:
         still = [track for _, track in job.tracks() if track.level == STILL]
-        told.ranks = Ranges.of(track.rank for track in still if track.rank is not None and track.rank >= 0)
-        told.signals = _signals([(track.flat, track.gpu_state) for track in still])
+        motion.ranks = Ranges.of(track.rank for track in still if track.rank is not None and track.rank >= 0)
+        motion.signals = _signals([(track.flat, track.gpu_state) for track in still])
     elif job.why:
-        told.signals = [job.why]
-    return told
+        motion.signals = [job.why]
+    return motion
 
 
 def _signals(flats: list[tuple[int, int]]) -> list[str]:

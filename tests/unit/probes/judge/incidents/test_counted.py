@@ -140,7 +140,7 @@ def test_stacks_that_name_another_are_not_overruled_both_are_told_and_less_sure(
     assert (named(found), found.confidence) == ([2], "medium")
     assert found.evidence[0].source == "flight_recorder"
     assert found.evidence[0].text == (
-        "the flight records name rank 6, the stacks rank 2: one of the two is not what it waits for"
+        "the flight records name rank 6, the stacks rank 2: they disagree"
     )
 
 
