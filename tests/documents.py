@@ -1,4 +1,4 @@
-"""README, the topics of `mltop help` and CONTRIBUTING as data: fences, `code`, tables and links."""
+"""What users and engineers read as data: fences, `code`, tables and links."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+SECURITY = ROOT / "tests" / "SECURITY.md"  # which tests hold what `mltop help security` states
+ON_A_GPU = ROOT / "tests" / "hardware" / "README.md"
+FOR_ENGINEERS = (CONTRIBUTING, SECURITY, ON_A_GPU)
 HELP = ROOT / "tui" / "help"
 FOR_USERS = (README, *sorted(HELP.glob("*.md")))
 
