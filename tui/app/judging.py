@@ -32,7 +32,7 @@ EVENTS_S = 24 * 3600.0
 JOIN_SHARE = 400.0  # between two joins, times what one costs …
 HASTY_SHARE = 50.0  # … and when a job has just fallen still, or goes on
 # With other nodes, where nothing else has changed than what a row says; and while the node differs from them.
-COMPARED_EVERY_S, UNLIKE_COMPARED_EVERY_S = 60.0, 10.0
+COMPARED_EVERY_S, UNLIKE_COMPARED_EVERY_S = 30.0, 10.0
 
 
 class StateWatch:

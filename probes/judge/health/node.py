@@ -62,7 +62,7 @@ class NodeJudge:
             self._spans.fail(f"what {_module_of(read)} compares", error, now)
         self.reads.see(sample)
         # What the readers of the rules' modules name is remembered. One that fails costs the rules that need it.
-        self._trails.see(sample, *self._readers[:3])
+        self._trails.see(sample, *self._readers[:4])
         for read, error in self._trails.failed:
             self._spans.fail(f"what {_module_of(read)} remembers", error, now)
         if self._trails.is_full:

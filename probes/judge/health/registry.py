@@ -17,7 +17,7 @@ from mltop.probes.judge.health.job import ranks, unlike, whole_job
 from mltop.probes.judge.health.link import ethernet, fabric, ib_errors, infiniband, nvlink, pcie, rails
 from mltop.probes.judge.health.peers import Facts
 from mltop.probes.judge.health.rule import Rule
-from mltop.probes.judge.health.trails import Counters, Gauges, Values
+from mltop.probes.judge.health.trails import Counters, Gauges, Seen, Values
 
 MODULES: tuple[ModuleType, ...] = (
     *(driver, inventory, xids, ecc, clocks, temperature, processes),
@@ -38,6 +38,7 @@ class Readers(NamedTuple):
     counters: tuple[Counters, ...] = ()
     gauges: tuple[Gauges, ...] = ()
     values: tuple[Values, ...] = ()
+    seen: tuple[Seen, ...] = ()
     facts: tuple[Facts, ...] = ()
 
 
@@ -52,4 +53,5 @@ ALL_RULES = (*RULES, *JOB_RULES)
 RULE_OF: Mapping[str, Rule] = {rule.id: rule for rule in ALL_RULES}
 READERS = readers_of(*MODULES)
 _COMPARING = (module for module in MODULES if any(rule.compare for rule in rules_of(module)))
-READERS_TO_COMPARE = readers_of(*_COMPARING)._replace(facts=())  # facts come from the nodes
+# Facts come from the nodes, and what counters did their own rules say.
+READERS_TO_COMPARE = readers_of(*_COMPARING)._replace(counters=(), values=(), facts=())

@@ -1,7 +1,8 @@
 """What counters and gauges did so far: every absolute threshold on a counter is wrong, only its growth tells.
 
 Modules of rules name what is to be remembered: ``counters(sample)`` yields (subject, name, value), ``gauges(sample)``
-yields (subject, name, value, keep_s), ``values(sample)`` as well, of what hardly ever changes and is no number.
+yields (subject, name, value, keep_s), ``values(sample)`` as well, of what hardly ever changes and is no number;
+``seen(sample)`` yields (subject, name) of what is remembered once it was so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 from mltop.probes.model import Sample
@@ -31,11 +33,12 @@ Valued = tuple[str, str, Any, float]
 Counters = Callable[[Sample], Iterable[Counted]]
 Gauges = Callable[[Sample], Iterable[Gauged]]
 Values = Callable[[Sample], Iterable[Valued]]
+Seen = Callable[[Sample], Iterable[Key]]
 
 
 @lru_cache(maxsize=1024)
 def rate_key(bits_per_s: float | None, what: str = "") -> str:
-    """The counter that exists once a port has been seen at this rate."""
+    """What is remembered of a port once it was seen at this rate."""
     return f"{what}seen at {(bits_per_s or 0.0) / 1e9:g} Gb/s"
 
 
@@ -158,16 +161,22 @@ class Trails:
         self._counters: dict[Key, _Counter] = {}
         self._gauges: dict[Key, _Gauge] = {}
         self._values: dict[Key, _Value] = {}
+        self._seen: set[Key] = set()
         self._watched: _Counter | None = None  # counts seconds
         self._forgot_at = float("-inf")
 
     @property
     def is_full(self) -> bool:
         """Whether there may be more to remember than is."""
-        return max(len(self._counters), len(self._gauges), len(self._values)) >= MOST_TRAILS
+        return max(len(self._counters), len(self._gauges), len(self._values), len(self._seen)) >= MOST_TRAILS
 
     def see(
-        self, sample: Sample, counters: Sequence[Counters], gauges: Sequence[Gauges], values: Sequence[Values] = ()
+        self,
+        sample: Sample,
+        counters: Sequence[Counters],
+        gauges: Sequence[Gauges],
+        values: Sequence[Values] = (),
+        seen: Sequence[Seen] = (),
     ) -> None:
         at = self._now = sample.sampled_at
         self.failed = []
@@ -177,6 +186,7 @@ class Trails:
             (counters, self._see_counters),
             (gauges, partial(self._see_kept, self._gauges, _Gauge)),
             (values, partial(self._see_kept, self._values, _Value)),
+            (seen, self._see_seen),
         ]
         for readers, see in kinds:
             for read in readers:
@@ -202,6 +212,9 @@ class Trails:
                 counter.see(at, value)
                 self._changed_at[read] = at
 
+    def _see_seen(self, read: Seen, sample: Sample) -> None:
+        self._seen.update(islice((key for key in read(sample) if key not in self._seen), MOST_TRAILS - len(self._seen)))
+
     def _see_kept(self, kept: dict[Key, Any], make: Callable[..., Any], read: Gauges | Values, sample: Sample) -> None:
         for subject, name, value, keep_s in read(sample):
             trail = kept.get((subject, name))
@@ -218,8 +231,8 @@ class Trails:
                 del trails[key]
 
     def has_seen(self, subject: str, name: str) -> bool:
-        """Whether there is such a counter: what a port once was is remembered as a counter that exists."""
-        return (subject, name) in self._counters
+        """Whether it was ever seen, or is counted."""
+        return (subject, name) in self._seen or (subject, name) in self._counters
 
     def any_grew(self, counters: Counters, over_s: float) -> bool:
         """The cheap question before the others: whether anything of these counters has changed lately."""

@@ -140,11 +140,15 @@ def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
         names = _COUNTERS.get(link.kind) if link.error is None else None
         if names is not None:
             port, values = port_name(link), link.counters
-            if is_up(link):
-                yield port, _SEEN_UP, 1
-                if link.kind != "efa":
-                    yield port, rate_key(link.rate_bits_per_s, _INTERFACE), 1
             yield from ((port, name, values[name]) for name in names.values() if name in values)
+
+
+def seen(sample: Sample) -> Iterator[tuple[str, str]]:
+    for link in sample.links:
+        if link.kind in _COUNTERS and link.error is None and is_up(link):
+            yield port_name(link), _SEEN_UP
+            if link.kind != "efa":
+                yield port_name(link), rate_key(link.rate_bits_per_s, _INTERFACE)
 
 
 def facts(sample: Sample) -> Iterator[Fact]:

@@ -136,12 +136,14 @@ def imex(moment: FleetMoment) -> Iterator[Hit]:
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
-    services = sample.host.services
-    status = services.get(MANAGER)
+    status = sample.host.services.get(MANAGER)
     if status is not None and status != "absent":
         yield MANAGER, _STOPS, status != "active"  # grows by one at each stop: what falls to 0 does not count
-    if services.get(IMEX) == "active":
-        yield IMEX, _ACTIVE, 1
+
+
+def seen(sample: Sample) -> Iterator[tuple[str, str]]:
+    if sample.host.services.get(IMEX) == "active":
+        yield IMEX, _ACTIVE
 
 
 def facts(sample: Sample) -> Iterator[Fact]:

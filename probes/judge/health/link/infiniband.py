@@ -365,14 +365,19 @@ def _most_have(ports: list[Port]) -> dict[tuple[str, str | None], float]:
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
     for link, name, up in rdma_ports(sample):
         if up:
-            yield name, _SEEN_UP, 1
             yield name, _WENT_DOWN, 0
-            yield name, rate_key(link.rate_bits_per_s), 1
         elif link.state is not None and link.state not in _TRAINED:
             yield name, _WENT_DOWN, 1
         for counter in (_DOWNED, _CARRIER):
             if counter in link.counters:
                 yield name, counter, link.counters[counter]
+
+
+def seen(sample: Sample) -> Iterator[tuple[str, str]]:
+    for link, name, up in rdma_ports(sample):
+        if up:
+            yield name, _SEEN_UP
+            yield name, rate_key(link.rate_bits_per_s)
 
 
 def facts(sample: Sample) -> Iterator[Fact]:

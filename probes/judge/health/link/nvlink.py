@@ -253,10 +253,13 @@ def _where(moment: Moment, gpu: GpuSample, names: Collection[str]) -> tuple[str,
 
 
 def counters(sample: Sample) -> Iterator[tuple[str, str, float]]:
-    for gpu, key, up in _linked(sample):
+    for gpu, key, _ in _linked(sample):
         for name, count, total in _sums([link.errors for link in gpu.nvlink.links]):
             yield key, _sum_name(name, count), total
-        yield key, _seen_name(up), 1
+
+
+def seen(sample: Sample) -> Iterator[tuple[str, str]]:
+    return ((key, _seen_name(up)) for _, key, up in _linked(sample))
 
 
 def values(sample: Sample) -> Iterator[Valued]:
@@ -288,5 +291,5 @@ def _sum_name(name: str, count: int) -> str:
 
 @lru_cache(maxsize=128)
 def _seen_name(count: int) -> str:
-    """Of the counter that exists once a GPU has been seen with so many active links."""
+    """What is remembered of a GPU once it was seen with so many active links."""
     return f"nvlink {count} active"

@@ -139,9 +139,7 @@ def test_stacks_that_name_another_are_not_overruled_both_are_told_and_less_sure(
     found = incident(stacks(without(6), culprit=2))
     assert (named(found), found.confidence) == ([2], "medium")
     assert found.evidence[0].source == "flight_recorder"
-    assert found.evidence[0].text == (
-        "the flight records name rank 6, the stacks rank 2: they disagree"
-    )
+    assert found.evidence[0].text == ("the flight records name rank 6, the stacks rank 2: they disagree")
 
 
 def test_stacks_that_name_one_who_has_launched_it_are_less_sure() -> None:
