@@ -22,7 +22,7 @@ from mltop.probes.reach.view import FleetView
 from mltop.tui.app.past.past import Past
 from mltop.tui.render.cells import row_of
 from mltop.tui.render.earlier import EarlierRanks
-from mltop.tui.render.findings import fleet_problems, happenings
+from mltop.tui.render.findings import happenings, state_findings
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.heat import METRICS, Heats
 from mltop.tui.render.fleet.map import node_lines
@@ -32,6 +32,7 @@ from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, gpu_value
 from mltop.tui.render.gpus.table import link_row as nvlink_row
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted
 from mltop.tui.render.ranks import RankLine, rank_row
+from mltop.tui.render.story import Scope, stories_of
 from mltop.tui.report import print_snapshot
 from mltop.tui.report.check import Checked, print_check
 from mltop.tui.screens.events.lines import event_cells, page_of
@@ -164,7 +165,7 @@ def pages(view: FleetView, sample: Sample, findings: list[Finding], unknown: lis
     print_check(Checked([NodeState(NODE, "live")], findings, unknown), console, verbose=True)
     many = FleetView(view.taken_at, view.nodes * 5, view.serial)
     print_snapshot([sample], findings, [one.state for one in many.nodes], console)
-    fleet_problems(view.nodes, findings, view.taken_at)
+    stories_of([], [*state_findings(view.nodes, view.taken_at), *findings], Scope())
     node_lines(view.nodes[0], METRICS[0], width)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mltop.probes.model import SEVERITIES, JobMotion, Rhythm, Slowdown
+from mltop.probes.model import JobMotion, Rhythm, Slowdown
 from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import UNKNOWN, digits, percent_words, rough_time, seconds
 from mltop.probes.model.vocabulary import WorkState
@@ -50,11 +50,6 @@ DOING: dict[WorkState, tuple[str, str]] = {
 }
 PERHAPS_STALLED = "STALLED?"
 SEVERITY = {"critical": ("CRIT", "crit"), "warning": ("WARN", "warn"), "info": ("INFO", "")}
-
-
-def gravity(severity: str) -> int:
-    """For sorting: 0 is the gravest; an unknown severity counts as the least."""
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
 def gravest(states: Iterable[str]) -> str:

@@ -13,14 +13,16 @@ from mltop.probes.judge.states import States
 from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankSample, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
+from mltop.probes.model.vocabulary import COMMANDS
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.earlier import EarlierRanks
-from mltop.tui.render.findings import Problem, fleet_problems, is_missed, merged_gaps, severity_cell
+from mltop.tui.render.findings import is_missed, merged_gaps, state_findings
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.ranks import OF_NO_JOB, RATES
+from mltop.tui.render.story import Scope, fold_alike, story_of_findings
 from mltop.tui.report.page import Page
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.tables import gpu_rows, others_of, process_rows, ranks_of, unassigned_of
@@ -39,24 +41,25 @@ def print_fleet(view: FleetView, findings: Sequence[Finding], page: Page) -> Non
     nodes = [node for node in view.nodes if node.sample is not None]
     page.table(NODE_COLUMNS, [node_row(node, findings) for node in nodes])
     live = [node for node in nodes if node.state.state == "live"]
-    _problems(fleet_problems(live, findings, view.taken_at), page)
+    _findings([*state_findings(live, view.taken_at), *findings], [node.node for node in live], page)
     _jobs(nodes, page)
     _ends_of_ranks([node.sample for node in nodes if node.sample is not None], page)
     _fleet_gaps(nodes, page)
     page.lines([[], header_cells(view, [counted(len(view.nodes), "node")], page.width)])
 
 
-def _problems(problems: Sequence[Problem], page: Page) -> None:
-    if problems:
+def _findings(findings: Sequence[Finding], nodes: Sequence[str], page: Page) -> None:
+    """Worst first, those that many nodes share as one."""
+    stories = [
+        story_of_findings(group, Scope(acts=COMMANDS))
+        for group in fold_alike([one for one in findings if one.node in nodes])
+    ]
+    if stories:
         page.title("findings")
-    for problem in problems[:MOST_PROBLEMS]:
-        first, findings = problem.first, problem.findings
-        times = f" ({len(findings)} times)" if len(findings) > len(problem.nodes) else ""
-        example = f" (this on {first.node})" if len({finding.message for finding in findings}) > 1 else ""
-        where = Cell(f" {folded(problem.nodes)}{times}: ", "bold")
-        page.sentence(severity_cell(first.severity), where, Cell((first.message or first.id) + example), indent=5)
-        page.action(first.act, first.action)
-    page.more(len(problems) - MOST_PROBLEMS, "findings: mltop snapshot --json has all")
+    for story in stories[:MOST_PROBLEMS]:
+        page.story(story.findings[0], [Cell(f"{story.who}: ", "bold"), *story.what])
+        page.action("", story.action)
+    page.more(len(stories) - MOST_PROBLEMS, "findings: mltop snapshot --json has all")
 
 
 def _jobs(nodes: Sequence[NodeView], page: Page) -> None:

@@ -19,7 +19,6 @@ from mltop.tui.app.past.sums import Sums
 from mltop.tui.app.past.track import Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.findings import kind_cell
 from mltop.tui.render.fleet.jobs import Group
 from mltop.tui.render.gpus.table import rate_of
 from mltop.tui.render.graph import (
@@ -38,6 +37,7 @@ from mltop.tui.render.graph import (
     span_of,
     width_beside,
 )
+from mltop.tui.render.story import kind_cell
 from mltop.tui.screens.pane import Memo
 from mltop.tui.screens.row_context import RowContext
 

@@ -20,7 +20,7 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
 from mltop.tui.render.advice import KEYCAPS, keys_on
-from mltop.tui.render.answer import Answer, Situation, answer_of
+from mltop.tui.render.answer import Answer, answer_of
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import FAILURES, guarded
@@ -66,18 +66,6 @@ class Memo(Generic[Made]):
         if self._last is None or not all(map(_same, source, self._last[0])):
             self._last = source, make()
         return self._last[1]
-
-
-def situation_of(picture: Picture) -> Situation:
-    ended = [finding.until for finding in picture.ended if finding.until is not None]
-    return Situation(
-        picture.view,
-        picture.incidents,
-        picture.findings,
-        picture.motions,
-        len(picture.not_judged),
-        max(ended, default=None),
-    )
 
 
 def _same(new: object, old: object) -> bool:
@@ -267,7 +255,7 @@ class Pane(CommandedScreen):
 
     def _show_answer(self, picture: Picture | None) -> None:
         """Line 1, and the same as the terminal's title."""
-        answer = answer_of(situation_of(picture) if picture is not None else None)
+        answer = answer_of(picture)
         nothing: tuple[str, str] = "", ""
         key, does = guarded("the key of line 1", lambda: self._leads_on(answer), nothing)
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there

@@ -15,7 +15,7 @@ from mltop.probes.reach.view import FleetView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.judging import gravest_first
 from mltop.tui.app.past.changes import Changes
-from mltop.tui.render.findings import Happening, happenings, severity_cell
+from mltop.tui.render.findings import Happening, happenings
 from mltop.tui.render.guarded import guarded
 
 MOST_TOLD = 20_000  # findings, incidents and motions: some 30 MB
@@ -121,15 +121,7 @@ class Told:
     def happened(self) -> list[Happening]:
         """All that ever began or ended, the newest first."""
         firing = (self._told.newest or NOTHING).findings
-        listed = happenings(firing, list(self._ended.values()), self._events.values())
-        for incident in self._begun.values():
-            if incident.since is not None:
-                node = incident.culprits[0].node if incident.culprits else ""
-                word, key = severity_cell(incident.severity), f"i{incident.id}/{incident.since}"
-                listed.append(
-                    Happening(incident.since, node, word.text, word.style, incident.job, incident.headline, key)
-                )
-        return sorted(listed, key=lambda happening: -happening.at)
+        return happenings(firing, self._ended.values(), self._events.values(), incidents=self._begun.values())
 
 
 def _held(

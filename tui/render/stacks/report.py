@@ -16,11 +16,11 @@ from mltop.tui.render.advice import advice, keys_on
 from mltop.tui.render.cells import Cell, clip, cut, line_width, plain, wrap
 from mltop.tui.render.findings import Happening, source_words
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.problems import WIDE, Scope, culprit_cells
 from mltop.tui.render.stacks.frames import own_frames, spot
 from mltop.tui.render.stacks.tree import COUNT, Odd, branch_lines, tree_title
 from mltop.tui.render.stacks.verdict import CONFIDENCE_STYLE, KIND_STYLE, NOBODY, gap_text, how_cell, named
 from mltop.tui.render.states import state_word
+from mltop.tui.render.story import WIDE, Scope, culprit_cells
 
 MOST_TREE_LINES, MOST_UNFOLDED = 60, 600
 MOST_SHOWN = 6  # frames of a library on the way to whom is named: more are only counted

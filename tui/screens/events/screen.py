@@ -12,9 +12,9 @@ from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.empty import empty_text
 from mltop.tui.render.findings import Happening, happenings
+from mltop.tui.render.story import Line
 from mltop.tui.screens.events.lines import MOST_DRAWN, event_cells, event_head, names_width, page_of
 from mltop.tui.screens.graphs import job_graph
-from mltop.tui.screens.incidents.page import Line
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView

@@ -18,7 +18,7 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.table import OVER_TIME
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, told_of
+from mltop.tui.render.story import Scope, Story, stories_of
 from mltop.tui.screens.lines import (
     connection_cells,
     host_cells,
@@ -78,7 +78,7 @@ class NodeScreen(OneNodePane, NodeParts):
 
     def _fill_node(self, picture: Picture, node: NodeView) -> None:
         top = guarded("the node's state", lambda: self._show_state(node, picture.view.taken_at), 0)
-        self._told = guarded("the problems", lambda: self._problems(picture, node), ())
+        self._stories = guarded("the problems", lambda: self._problems(picture, node), ())
         none: Lines = []
         tips = guarded("the tips", lambda: self._tips(picture, node), none)[:MOST_TIPS]
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
@@ -88,9 +88,9 @@ class NodeScreen(OneNodePane, NodeParts):
         if (self.focused is None or not self.focused.display) and ranks.row_count:
             ranks.focus()  # there are no GPUs
 
-    def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
+    def _problems(self, picture: Picture, node: NodeView) -> Sequence[Story]:
         """Those of this node; its own state stands above."""
-        told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
+        told = stories_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
         states = {f"node.{node.state.state}"}
         return [one for one in told if not one.findings or one.findings[0].id not in states]
 
@@ -99,7 +99,7 @@ class NodeScreen(OneNodePane, NodeParts):
         unread = unread_lines(gaps_of(node), self.size.width, KEYCAPS["unreadable"])
         if node.sample is None or not node.gpus:
             return [*unread, *(next_lines(node, self.size.width) if is_live(node) else ())]
-        if unread or self._told:
+        if unread or self._stories:
             return unread
         told = any(incident.until is None for incident in picture.incidents)
         return [[Cell(f"  {_without_problems(node, told)}", "dim")]]

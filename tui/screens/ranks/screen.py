@@ -23,9 +23,9 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.empty import empty_text
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.ranks import NO_JOB, layout_words
 from mltop.tui.render.stacks.verdict import stack_lines
+from mltop.tui.render.story import Scope, Story, height_of, stories_of
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.pane import TextLines
@@ -79,8 +79,8 @@ class RanksScreen(RanksPane):
         """
         table, width, now = self.query_one(RankTable), self.size.width, picture.view.taken_at
         scope = Scope(one=len(picture.view.nodes) == 1, acts=self.acts)
-        none: list[Told] = []
-        told = guarded("the problems", lambda: told_of(picture.incidents, picture.findings, scope, nodes), none)
+        none: list[Story] = []
+        told = guarded("the problems", lambda: stories_of(picture.incidents, picture.findings, scope, nodes), none)
         of_job = [one for one in told if one.incident is not None and _is_of(one.incident, job)]
         told = [*of_job, *(one for one in told if one not in of_job)] if job is None else of_job
         room = self.rows

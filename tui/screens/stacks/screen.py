@@ -23,11 +23,11 @@ from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, cut, line_width, wrap
 from mltop.tui.render.empty import empty_lines, empty_text
 from mltop.tui.render.findings import happenings
-from mltop.tui.render.problems import Scope, lines_of, told_of
 from mltop.tui.render.stacks.frames import ints_cells, own_frames, spot
 from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
 from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
 from mltop.tui.render.states import state_word
+from mltop.tui.render.story import Scope, lines_of, stories_of
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
 from mltop.tui.screens.pane import Pane
@@ -146,9 +146,9 @@ class StacksScreen(Pane):
         if not stands or self.mltop.paused or self.mltop.investigation.dumping:
             return []
         width, now = self.size.width - 1, picture.view.taken_at
-        told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
-        room = max(len(told), self.size.height - 6)
-        lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
+        stories = stories_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
+        room = max(len(stories), self.size.height - 6)
+        lines = [*(KeyedLine(line.cells) for line in lines_of(stories, now, width, room)), KeyedLine(())]
         lines += [KeyedLine(line) for line in empty_lines("stacks", width)]
         job = JobKey(stands[0].job, stands[0].uid)
         drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - self.chrome_height() - 1 - len(lines))
