@@ -45,6 +45,11 @@ class Line(NamedTuple):
     opens: Any = None
 
 
+def spaced(blocks: Iterable[Sequence[Line]]) -> list[Line]:
+    """With a blank line between those that have lines."""
+    return [line for block in blocks if block for line in (Line(()), *block)][1:]
+
+
 @dataclass(frozen=True)
 class Story:
     """``key``: of its incident, or of the finding ("node/…"); ``mark`` and ``word`` have the style of its severity;

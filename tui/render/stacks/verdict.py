@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.investigate.advice import advised, to_do
+from mltop.probes.judge.incidents.words import culprits_words
 from mltop.probes.model import (
     Culprit,
-    Frame,
     Gap,
+    Incident,
     JobReport,
     StackDigest,
     Verdict,
-    Waiting,
 )
 from mltop.probes.model.units import counted
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.ranks import rank_number
-from mltop.tui.render.stacks.frames import spot
+from mltop.tui.render.stacks.frames import frame_cells
 from mltop.tui.render.states import state_cell
 
 KIND_STYLE = {"hang": "crit", "suspect": "warn", "straggler": "warn", "moving": "ok", "unclear": "warn"}
@@ -32,11 +32,21 @@ NOBODY = {
 }
 
 
+HAS_ENDED = "the job has ended: no rank of it is left"
+MOST_WAITING = 3  # places in a headline
+
+
 def job_words(report: JobReport, reports: Sequence[JobReport] = ()) -> str:
     """ "job 4711"; "job 4711 of ada" where another user's job among ``reports`` has the same name."""
     namesake = any(other.job == report.job and other.uid != report.uid for other in reports)
     whose = f" of {report.user or f'uid {report.uid}'}" if namesake else ""
     return f"job {report.job or 'without a name'}{whose}"
+
+
+def incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident | None:
+    """What its stacks are part of, while it lasts."""
+    own = (one for one in incidents if (one.job, one.uid) == (report.job, report.uid) and one.until is None)
+    return next(own, None)
 
 
 def jobs_left_out(reports: Sequence[JobReport]) -> str:
@@ -46,43 +56,16 @@ def jobs_left_out(reports: Sequence[JobReport]) -> str:
     return f"and {counted(len(reports), 'more job')}: {verdicts} (--job NAME for one, --json for all)"
 
 
-def headline(report: JobReport) -> list[Cell]:
-    """One sentence: HANG  rank 2 on n1 (pid 4711) ...; 3 ranks wait in all_reduce."""
+def headline(report: JobReport) -> str:
+    """ "HANG  rank 2 (n1 GPU 2) is stuck in read (data.py:53), 3 ranks wait in all_reduce"."""
     verdict = report.verdict
     if verdict.ended:
-        return [Cell("ENDED", "warn"), Cell("  the job has ended: no rank of it is left")]
-    style = KIND_STYLE.get(verdict.kind, "")
-    cells = [Cell(verdict.kind.upper(), style), Cell("  ")]
-    told = named(verdict)
-    if told:
-        more = f"; {len(told) - 1} more named below" if len(told) > 1 else ""
-        cells.append(Cell(culprit_text(told[0]) + more, "bold"))
-    else:
-        cells.append(Cell(NOBODY.get(verdict.kind, "nobody is accused")))
-    if verdict.waiting and told:
-        cells.append(Cell(f"; {waiting_text(verdict.waiting)}"))
-    return cells
-
-
-def culprit_text(culprit: Culprit) -> str:
-    """ "rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): is stuck"."""
-    who = "a rank of unknown number" if culprit.rank is None else f"rank {culprit.rank}"
-    if culprit.node:
-        who += f" on {culprit.node}"
-    if culprit.pid is not None:
-        who += f" (pid {culprit.pid})"
-    if culprit.where not in ("", "unknown", "no process") and not culprit.in_reason:
-        who += f" at {culprit.where}"
-    return f"{who}: {culprit.reason}" if culprit.reason else who
-
-
-def waiting_text(waiting: Sequence[Waiting]) -> str:
-    """ "3 ranks wait in all_reduce", with the number of other places when there are several."""
-    first = max(waiting, key=lambda group: group.ranks.count)
-    number = first.ranks.count
-    text = f"{number} {'rank waits' if number == 1 else 'ranks wait'} in {first.where}"
-    if len(waiting) > 1:
-        text += f", others in {len(waiting) - 1} other {'place' if len(waiting) == 2 else 'places'}"
+        return f"ENDED  {HAS_ENDED}"
+    who = culprits_words(named(verdict), with_nodes=True)
+    text = f"{verdict.kind.upper()}  {who or NOBODY.get(verdict.kind, 'nobody is accused')}"
+    for group in sorted(verdict.waiting, key=lambda group: -group.ranks.count)[:MOST_WAITING] if who else ():
+        verb = "waits" if group.ranks.count == 1 else "wait"
+        text += f", {counted(group.ranks.count, 'rank')} {verb} in {group.where}"
     return text
 
 
@@ -130,7 +113,8 @@ def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> li
         return lines
     frames = list(enumerate(digest.frames))  # the model's order: leaf first
     for number, frame in reversed(frames) if root_first else frames:
-        lines += wrap(_frame(frame, leaf=number == 0), width, indent=6)
+        mark = Cell(f"  {' ' if number else '>'} ")
+        lines += wrap([mark, *frame_cells(frame, "" if number else "bold")], width, indent=6)
     return lines
 
 
@@ -150,17 +134,4 @@ def _stack_title(digest: StackDigest) -> list[Cell]:
         cells.append(Cell(f"  waits in {digest.waiting_in}", "accent"))
     if digest.samples > 1:
         cells.append(Cell(f"  same in {digest.samples} dumps", "dim"))
-    return cells
-
-
-def _frame(frame: Frame, leaf: bool) -> list[Cell]:
-    mark = ">" if leaf else " "
-    cells = [
-        Cell(f"  {mark} "),
-        Cell(frame.function, "bold" if leaf else ""),
-        Cell(f"  {spot(frame.file, frame.line)}", "dim"),
-    ]
-    if frame.ints:
-        values = " ".join(f"{name}={value}" for name, value in sorted(frame.ints.items()))
-        cells.append(Cell(f"  {values}", "accent"))
     return cells

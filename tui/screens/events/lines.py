@@ -14,8 +14,8 @@ from mltop.tui.render.cells import Cell, clip, plain, wrap
 from mltop.tui.render.findings import Happening, explained
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import SEVERITY
-from mltop.tui.render.story import Line
-from mltop.tui.screens.incidents.page import section, spaced, when
+from mltop.tui.render.story import Line, spaced
+from mltop.tui.screens.incidents.page import section, when
 
 TIME_WIDTH, KIND_WIDTH, MOST_NAME = 8, 9, 20
 LEAST_TEXT = 24  # cells: below, the text stands under the time

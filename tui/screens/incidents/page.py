@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mltop.probes.judge.values import grouped
@@ -18,7 +18,7 @@ from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.ranks import rank_number
 from mltop.tui.render.stacks.frames import chain_cells
 from mltop.tui.render.stacks.verdict import how_cell
-from mltop.tui.render.story import LEAST_LOST, Line, Scope, Story, place_words
+from mltop.tui.render.story import LEAST_LOST, Line, Scope, Story, place_words, spaced
 
 LABEL, NARROW_LABEL = 12, 9  # cells of the labels, and where the screen is narrow
 NARROW = 60
@@ -63,11 +63,6 @@ def section(
 
 def label_width(width: int) -> int:
     return LABEL if width >= NARROW else NARROW_LABEL
-
-
-def spaced(blocks: Iterable[Sequence[Line]]) -> list[Line]:
-    """With a blank line between those that have lines."""
-    return [line for block in blocks if block for line in (Line(()), *block)][1:]
 
 
 class Page:

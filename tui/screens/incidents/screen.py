@@ -16,9 +16,9 @@ from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.empty import empty_text
-from mltop.tui.render.story import Line, Scope, Story, ended_stories, lines_of, stories_of
+from mltop.tui.render.story import Line, Scope, Story, ended_stories, lines_of, spaced, stories_of
 from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
-from mltop.tui.screens.incidents.page import Known, Page, spaced
+from mltop.tui.screens.incidents.page import Known, Page
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import ranks_of
 from mltop.tui.widgets.cell_lines import CellLines
