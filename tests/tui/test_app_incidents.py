@@ -154,5 +154,5 @@ def test_what_is_over_says_from_when_to_when() -> None:
     with utc():
         ((line, *_),) = lines_of(told, 900.0, 100, 10)
         told = ended_stories([over], Scope())
-        assert "00:01:40 to 00:02:40  1m00s" in plain(lines_of(told, 900.0, 100, 10).lines[0])
+        assert "00:01:40 to 00:02:40  1m00s" in plain(lines_of(told, 900.0, 100, 10)[0])
     assert "HUNG" not in plain(line)

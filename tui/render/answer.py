@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mltop.probes.judge.states import is_working
-from mltop.probes.model import Finding, Gap, Incident, JobMotion, Sample
+from mltop.probes.model import Finding, Gap, Incident, JobMotion
 from mltop.probes.model.units import clock_time, counted, rough_time, seconds
 from mltop.probes.model.vocabulary import gravity
 from mltop.probes.reach.view import NodeView
@@ -156,7 +156,6 @@ def _largest_fallen(motions: Sequence[JobMotion], firing: Sequence[Incident]) ->
 
 def _of_motion(fallen: JobMotion, incidents: int, now: float) -> Answer:
     """No incident tells of it yet: whether it is one shows in a moment. ``incidents``: how many there are of others."""
-    still_s = max(0.0, now - fallen.since) if fallen.since is not None else fallen.still_s
     job = f"job {fallen.job}: " if fallen.job else ""
     ranks = counted(fallen.ranks_seen, "rank")
     stalled = fallen.phase == "stalled"
@@ -165,7 +164,7 @@ def _of_motion(fallen: JobMotion, incidents: int, now: float) -> Answer:
     if stalled:
         mark, word, style = GLYPHS.alarm, "STALLED", "chip-crit"
     key = KEYCAPS["dump"], "dumps stacks"
-    age = seconds(float(int(still_s)))
+    age = _whole_seconds(now - fallen.still_s if fallen.since is None else fallen.since, now)
     return Answer(mark, word, age, style, headline + _plus(incidents), opens=True, briefer=(headline,), key=key)
 
 
@@ -191,14 +190,15 @@ def _unknown(picture: Picture) -> Answer | None:
     waiting = states["connecting"]
     if waiting:
         headline = f"{len(nodes) - waiting} of {counted(len(nodes), 'node')} have answered"
-        return Answer("", "connecting", _connecting_age(nodes, picture.view.taken_at), "", headline)
+        return Answer("", "connecting", _whole_seconds(connecting_since(nodes), picture.view.taken_at), "", headline)
     if away:
         return Answer(GLYPHS.finding, f"{away} AWAY", "", "chip-warn", f"{away} of {len(nodes)} nodes do not answer")
     if picture.not_judged:
         judged = len(nodes) - len(picture.not_judged)
         return Answer("", "starting", "", "", f"checking: {judged} of {counted(len(nodes), 'node')}")
     if len(nodes) == 1:
-        return _unreadable(nodes)
+        gap = no_gpus(nodes[0])
+        return Answer("?", "no GPU seen", "", "warn", gap.why) if gap is not None else None
     headline = f"on any of {len(nodes)} nodes: {KEYCAPS['node']} shows why of one"
     all_blind = nodes and _without_gpus(nodes) == len(nodes)
     return Answer("?", "no GPU seen", "", "warn", headline) if all_blind else None
@@ -208,36 +208,26 @@ def _without_gpus(nodes: Sequence[NodeView]) -> int:
     return sum(node.newest is not None and not node.gpus for node in nodes)
 
 
-def _connecting_age(nodes: Sequence[NodeView], now: float) -> str:
-    since = connecting_since(nodes)
+def _whole_seconds(since: float | None, now: float) -> str:
     return seconds(float(int(max(0.0, now - since)))) if since is not None else ""
 
 
 def _one_away(node: NodeView, now: float) -> Answer:
     state = node.state
-    if state.state == "connecting":
-        why = f": {state.reason}" if state.reason else ""
-        return Answer("", "connecting", _connecting_age([node], now), "", f"to {node.node}{why}")
-    style = "chip-warn" if state.state == "stale" else "chip-crit"
     why = f": {state.reason}" if state.reason else ""
+    if state.state == "connecting":
+        age = _whole_seconds(connecting_since([node]), now)
+        return Answer("", "connecting", age, "", f"to {node.node}{why}")
+    style = "chip-warn" if state.state == "stale" else "chip-crit"
     age = seconds(state.age_s) if state.age_s is not None else ""
     return Answer(GLYPHS.lost, state.state.upper(), age, style, f"{node.node} does not answer{why}", node.node)
 
 
-def _unreadable(nodes: Sequence[NodeView]) -> Answer | None:
-    """A single node whose GPUs cannot be read."""
-    sample = nodes[0].sample
-    if sample is None or sample.gpus:
-        return None
-    gap = no_gpus(sample)
-    if gap is None:
-        return None
-    return Answer("?", "no GPU seen", "", "warn", gap.why)
-
-
-def no_gpus(sample: Sample) -> Gap | None:
-    """Why no GPU is seen at all."""
-    return next((gap for gap in sample.gaps if gap.source == "nvml" and not gap.fields), None)
+def no_gpus(node: NodeView) -> Gap | None:
+    """Why no GPU is seen at all; None where some are, or nothing is known yet."""
+    sample = node.sample
+    gaps = sample.gaps if sample is not None and not sample.gpus else ()
+    return next((gap for gap in gaps if gap.source == "nvml" and not gap.fields), None)
 
 
 def _fine(picture: Picture) -> Answer:

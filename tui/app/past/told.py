@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mltop.probes.judge.states import States, states_of
 from mltop.probes.model import Finding, Incident, JobKey, JobMotion, JobReport, KernelEvent, NodeState, RankDeath
@@ -27,7 +27,6 @@ ENDED_S = 3600.0  # for so long findings and incidents are shown that are over
 EVENTS_S = 24 * 3600.0
 
 Thing = TypeVar("Thing", Finding, Incident, JobMotion)
-Kept = TypeVar("Kept")
 NOTHING = Picture(FleetView(0.0, ()))
 
 
@@ -54,15 +53,17 @@ class Told:
         if picture.reports != (self._reports.newest or ()):
             self._reports.add(at, picture.reports)
         self._keep(picture, at)
-        seen = picture.ended, picture.incidents, picture.events
-        known = [one is before for one, before in zip(seen, self._seen, strict=True)]
-        self._seen = seen
-        if not known[0]:
-            _remember(self._ended, ((finding.identity, finding) for finding in picture.ended))
-        if not known[1]:
-            _remember(self._begun, ((incident.id, incident) for incident in picture.incidents))
-        if not known[2]:
-            _remember(self._events, ((_of_event(*told), told) for told in picture.events))
+        seen: tuple[tuple[dict[Hashable, Any], Sequence[Any], Callable[[Any], Hashable]], ...] = (
+            (self._ended, picture.ended, lambda finding: finding.identity),
+            (self._begun, picture.incidents, lambda incident: incident.id),
+            (self._events, picture.events, lambda event: _of_event(*event)),
+        )
+        for (known, things, key), before in zip(seen, self._seen, strict=True):
+            if things is not before:
+                known.update((key(one), one) for one in things)
+                for oldest in list(known)[: max(0, len(known) - MOST_TOLD)]:
+                    del known[oldest]
+        self._seen = picture.ended, picture.incidents, picture.events
 
     def _keep(self, picture: Picture, at: float) -> None:
         """Keep what is told, where that is something else than before."""
@@ -166,9 +167,3 @@ def _of_event(node: str, event: KernelEvent | RankDeath) -> Hashable:
     if isinstance(event, RankDeath):
         return node, "death", event.pid, event.started_at
     return node, event.kind, event.subject, event.code, event.at, event.pid
-
-
-def _remember(known: dict[Hashable, Kept], told: Iterable[tuple[Hashable, Kept]]) -> None:
-    known.update(told)
-    for key in list(known)[: max(0, len(known) - MOST_TOLD)]:
-        del known[key]

@@ -14,7 +14,7 @@ from mltop.tui.render.empty import empty_text
 from mltop.tui.render.findings import Happening, happenings
 from mltop.tui.render.story import Line
 from mltop.tui.screens.events.lines import MOST_DRAWN, event_cells, event_head, names_width, page_of
-from mltop.tui.screens.graphs import job_graph
+from mltop.tui.screens.graphs import with_job_graph
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
@@ -81,10 +81,7 @@ class EventsScreen(Pane):
         left = len(self._events) - MOST_DRAWN
         if left > 0:
             return [*lines, Line([Cell(f"{left} more are older: / looks for them", "dim")])]
-        graph = job_graph(
-            self.mltop, None, None, width, self.size.height - self.chrome_height() - 2 - len(lines) if lines else 0
-        )
-        return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
+        return with_job_graph(self, lines, None, above=1)
 
     def _of_one(self, picture: Picture) -> list[Line]:
         key = self.mltop.trail.here.event

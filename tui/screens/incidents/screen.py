@@ -17,7 +17,7 @@ from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.empty import empty_text
 from mltop.tui.render.story import Line, Scope, Story, ended_stories, lines_of, spaced, stories_of
-from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
+from mltop.tui.screens.graphs import LEAST_ROWS, with_job_graph
 from mltop.tui.screens.incidents.page import Known, Page
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import ranks_of
@@ -105,9 +105,7 @@ class IncidentsScreen(Pane):
         """In the lines that all of them leave: how the job went that the gravest is of, else all nodes."""
         first = next((one.incident for one in self._stories if one.until is None and one.incident is not None), None)
         job = JobKey(first.job, first.uid) if first is not None and first.job else None
-        room = self.size.height - self.chrome_height() - 1 - len(lines) if lines else 0
-        graph = job_graph(self.mltop, job, first if job is not None else None, self.size.width - 1, room)
-        return spaced([lines, [*map(Line, graph)]])
+        return with_job_graph(self, lines, job, first if job is not None else None)
 
     def _of_one(self, picture: Picture) -> list[Line]:
         incident = next((one.incident for one in self._stories if one.key == self._here), None)
@@ -119,11 +117,8 @@ class IncidentsScreen(Pane):
         known = self._known(picture, self._last)
         lines = Page(self._last, known, self.size.width - 1).lines()
         over = [Line([Cell("it is over; below is what was known of it last", "dim")])] if incident is None else []
-        lines = spaced([over, lines])
-        job = JobKey(self._last.job, self._last.uid)
-        room = max(LEAST_ROWS + 1, self.size.height - self.chrome_height() - 1 - len(lines))
-        graph = job_graph(self.mltop, job, self._last, self.size.width - 1, room) if job.name else []
-        return spaced([lines, [*map(Line, graph)]])
+        lines, job = spaced([over, lines]), JobKey(self._last.job, self._last.uid)
+        return with_job_graph(self, lines, job, self._last, least=LEAST_ROWS + 1) if job.name else lines
 
     def _known(self, picture: Picture, incident: Incident) -> Known:
         accused = {one.node for one in incident.culprits if one.pid is not None}

@@ -42,6 +42,5 @@ class OverviewScreen(NodeParts, RanksPane):
 
     def _problems(self, picture: Picture) -> Sequence[Story]:
         told = stories_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts))
-        sample = picture.view.nodes[0].sample
-        gap = no_gpus(sample) if sample is not None and not sample.gpus else None
+        gap = no_gpus(picture.view.nodes[0])
         return [*told, story_of_gap("GPUs", gap, alone=not told)] if gap is not None else told

@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import Frame, Incident, JobKey, JobReport, NodeState, StackDigest
+from mltop.probes.model import Frame, JobKey, JobReport, NodeState, StackDigest
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.app.feed import Picture
@@ -29,7 +29,7 @@ from mltop.tui.render.stacks.verdict import incident_of, job_words, jobs_left_ou
 from mltop.tui.render.states import state_word
 from mltop.tui.render.story import Line, Scope, lines_of, spaced, stories_of
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
+from mltop.tui.screens.graphs import with_job_graph
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
@@ -136,7 +136,10 @@ class StacksScreen(Pane):
         blocks.append([*map(Line, _silent_lines(result.not_answered, width))])
         if not reports and not result.partial:
             blocks.append([Line([Cell("no training ranks found", "warn")])])
-        return self._with_graph(spaced(blocks), reports[0] if len(reports) == 1 else None, picture)
+        lines = spaced(blocks)
+        if len(reports) != 1:
+            return lines
+        return with_job_graph(self, lines, reports[0].job_key, incident_of(reports[0], picture.incidents))
 
     def _undumped(self, picture: Picture) -> list[Line]:
         """Where nothing is dumped yet: what is known from outside of the job that stands, and how it was going."""
@@ -148,16 +151,7 @@ class StacksScreen(Pane):
         room = max(len(stories), self.size.height - 6)
         rows = [Line(line.cells) for line in lines_of(stories, now, width, room)]
         lines = spaced([rows, [*map(Line, empty_lines("stacks", width))]])
-        return self._with_graph(lines, stands[0], picture)
-
-    def _with_graph(self, lines: list[Line], about: JobReport | Incident | None, picture: Picture) -> list[Line]:
-        """In the lines that all of them leave how the job was going."""
-        room = self.size.height - self.chrome_height() - 1 - len(lines)
-        if about is None or room < LEAST_ROWS + 1:
-            return lines
-        incident = about if isinstance(about, Incident) else incident_of(about, picture.incidents)
-        graph = job_graph(self.mltop, JobKey(about.job, about.uid), incident, self.size.width - 1, room)
-        return spaced([lines, [*map(Line, graph)]])
+        return with_job_graph(self, lines, JobKey(stands[0].job, stands[0].uid), stands[0])
 
     def _digest(self, job: JobKey, rank: int) -> StackDigest | None:
         """Its main thread's."""
