@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mltop.probes.model import JobMotion, Rhythm, Slowdown
+from mltop.probes.model import JobMotion, Rhythm
 from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import UNKNOWN, digits, percent_words, rough_time, seconds
 from mltop.probes.model.vocabulary import WorkState
@@ -101,21 +101,15 @@ def elapsed_text(progress: ProbeProgress) -> str:
 
 # How a job gets on: "step 2.1 s ± 3 %", "stalled? 12s", "stalled 6m30s".
 
-_PHASES = {"starting": "starting", "moving": "moving", "unknown": "unknown"}
 LEAST_SPREAD = 0.01
 
 
 def motion_words(motion: JobMotion) -> str:
     """One phrase for a cell or a line: what stands first, else how fast it is."""
-    if motion.phase == "quiet":
-        return f"stalled? {seconds(motion.still_s)}"
-    if motion.phase == "stalled":
-        return f"stalled {seconds(motion.still_s)}"
-    if motion.phase == "moving" and motion.rhythm is not None:
-        words = rhythm_words(motion.rhythm)
-        return words if motion.slowdown is None else f"{words}, {slowdown_words(motion.slowdown)}"
-    words = _PHASES[motion.phase]
-    return words if motion.slowdown is None else f"{words}, {slowdown_words(motion.slowdown)}"
+    if motion.phase in ("quiet", "stalled"):
+        return f"stalled{'?' if motion.phase == 'quiet' else ''} {seconds(motion.still_s)}"
+    words = rhythm_words(motion.rhythm) if motion.phase == "moving" and motion.rhythm is not None else motion.phase
+    return words if motion.slowdown is None else f"{words}, {percent_words(motion.slowdown.share)} slower"
 
 
 def rhythm_words(rhythm: Rhythm) -> str:
@@ -123,8 +117,3 @@ def rhythm_words(rhythm: Rhythm) -> str:
     step_s = rhythm.step_s
     step = f"{step_s:.1f} s" if step_s < 99.95 else f"{digits(step_s)} s"
     return f"step {step} ± {percent_words(max(LEAST_SPREAD, rhythm.spread))}"
-
-
-def slowdown_words(slowdown: Slowdown) -> str:
-    """``12 % slower``."""
-    return f"{percent_words(slowdown.share)} slower"

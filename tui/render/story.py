@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mltop.probes.judge.incidents.words import brief_words, culprits_words
+from mltop.probes.judge.incidents.words import brief_words, culprits_words, wait_words
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Culprit, Evidence, Finding, Gap, Incident
 from mltop.probes.model.ranks import Ranges, ranks_text
@@ -332,10 +332,9 @@ class _Words:
         short = brief_words(culprits, with_nodes, placed=False)
         if not short or not self.waiting:
             return []
-        number = self.waiting.count
         where = f" in {incident.suffers.waits_in}" if incident.suffers.waits_in else ""
-        wait = "waits" if number == 1 else "wait"
-        amounts = f", {counted(number, 'rank')} {wait}", f", {number} {wait}"
+        number = self.waiting.count
+        amounts = f", {wait_words(number)}", f", {number} {'waits' if number == 1 else 'wait'}"
         if incident.causes:
             node = incident.causes[0].node
             cause = (f"{node}: " if with_nodes and node else "") + incident.causes[0].message

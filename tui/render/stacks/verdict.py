@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mltop.probes.investigate.advice import advised, to_do
-from mltop.probes.judge.incidents.words import culprits_words
+from mltop.probes.judge.incidents.words import culprits_words, does_what, wait_words
 from mltop.probes.model import (
     Culprit,
     Gap,
@@ -39,8 +39,8 @@ MOST_WAITING = 3  # places in a headline
 def job_words(report: JobReport, reports: Sequence[JobReport] = ()) -> str:
     """ "job 4711"; "job 4711 of ada" where another user's job among ``reports`` has the same name."""
     namesake = any(other.job == report.job and other.uid != report.uid for other in reports)
-    whose = f" of {report.user or f'uid {report.uid}'}" if namesake else ""
-    return f"job {report.job or 'without a name'}{whose}"
+    owner = f" of {report.user or f'uid {report.uid}'}" if namesake else ""
+    return f"job {report.job or 'without a name'}{owner}"
 
 
 def incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident | None:
@@ -64,8 +64,7 @@ def headline(report: JobReport) -> str:
     who = culprits_words(named(verdict), with_nodes=True)
     text = f"{verdict.kind.upper()}  {who or NOBODY.get(verdict.kind, 'nobody is accused')}"
     for group in sorted(verdict.waiting, key=lambda group: -group.ranks.count)[:MOST_WAITING] if who else ():
-        verb = "waits" if group.ranks.count == 1 else "wait"
-        text += f", {counted(group.ranks.count, 'rank')} {verb} in {group.where}"
+        text += f", {wait_words(group.ranks.count, group.where)}"
     return text
 
 
@@ -74,24 +73,10 @@ def gap_text(gap: Gap) -> str:
     return f"not known: {gap.what}: {gap.why}" + (f" ({advised(gap.fix)})" if gap.fix else "")
 
 
-_HOW = {
-    "computes": "computes alone",
-    "polls": "polls",
-    "elsewhere": "waits elsewhere",
-    "behind": "in another turn",
-    "stopped": "is stopped",
-    "traced": "held by a debugger",
-    "kernel": "in the kernel",
-    "dead": "died",
-    "left": "left",
-    "slow": "is slow",
-}
-
-
 def how_cell(culprit: Culprit, age: str = "") -> Cell:
     """ "stuck 1m12s": what it does, in a word or two."""
     style = "warn" if culprit.how in ("computes", "polls", "slow") else "crit"
-    return Cell(f"{_HOW.get(culprit.how, 'stuck')} {age}".rstrip(), style)
+    return Cell(f"{does_what(culprit).removeprefix('is ')} {age}".rstrip(), style)
 
 
 def named(verdict: Verdict) -> list[Culprit]:
