@@ -152,7 +152,7 @@ def test_what_is_over_says_from_when_to_when() -> None:
     over = Incident("a", "hang", "critical", "rank 2 stood", since=100.0, until=160.0, job="j")
     told = ended_stories([over, replace(over, until=None)], Scope())
     with utc():
-        ((line, *_),) = lines_of(told, 900.0, 100, 10)
+        (line,) = lines_of(told, 900.0, 100, 10)
         told = ended_stories([over], Scope())
-        assert "00:01:40 to 00:02:40  1m00s" in plain(lines_of(told, 900.0, 100, 10)[0])
-    assert "HUNG" not in plain(line)
+        assert "00:01:40 to 00:02:40  1m00s" in plain(lines_of(told, 900.0, 100, 10)[0].cells)
+    assert "HUNG" not in plain(line.cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from textual import events
@@ -24,6 +25,7 @@ from mltop.tui.render.answer import Answer, answer_of
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import FAILURES, guarded
+from mltop.tui.render.story import Scope, Story, stories_of
 from mltop.tui.screens.bars import (
     FilterBox,
     Notice,
@@ -122,6 +124,7 @@ class Pane(CommandedScreen):
     def __init__(self) -> None:
         super().__init__()
         self._history = ShownHistory()
+        self._wrong = Memo[list[Story]]()
         self.status_height = 0  # lines
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -304,6 +307,23 @@ class Pane(CommandedScreen):
         app = self.mltop
         dumped = app.investigation.result is not None and bool(app.investigation.result.reports)
         return keys_on(app.trail.here.pane, dumped=dumped, recorded=app.player is not None)
+
+    def stories(
+        self,
+        picture: Picture,
+        nodes: Sequence[str] = (),
+        *,
+        one: bool = False,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[Story]:
+        """What is wrong, with these ``nodes``, in the words of this pane; built when it changes. ``one``: all that is
+        shown is one node; ``names``: shown for nodes' names.
+        """
+        scope = Scope(names, one or len(picture.view.nodes) == 1, self.acts)
+        source = picture.incidents, picture.findings, tuple(nodes), scope.one, names, tuple(scope.acts.items())
+        made = partial(stories_of, picture.incidents, picture.findings, scope, nodes)
+        none: list[Story] = []
+        return guarded("the problems", lambda: self._wrong.get(source, made), none)
 
     def context(self, picture: Picture) -> RowContext:
         """What rows of GPUs and ranks are made of."""

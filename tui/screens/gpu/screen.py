@@ -19,7 +19,7 @@ from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.lanes import held_shares, lane_lines
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.story import Scope, Story, stories_of
+from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import state_lines
@@ -111,7 +111,7 @@ class GpuScreen(Pane):
 
     def _show_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
         """What is wrong with this GPU, or with who uses it; returns how many lines that takes."""
-        stories = stories_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
+        stories = self.stories(picture, (node.node,), one=True)
         own = [one for one in stories if _is_about(one, gpu, node.node)]
         return self.query_one(Problems).fit(own, picture.view.taken_at, self.size.width, room, LEAST_OF_GPU)
 

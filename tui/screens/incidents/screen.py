@@ -16,7 +16,7 @@ from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.empty import empty_text
-from mltop.tui.render.story import Line, Scope, Story, ended_stories, lines_of, spaced, stories_of
+from mltop.tui.render.story import Line, Scope, Story, ended_stories, lines_of, spaced
 from mltop.tui.screens.graphs import LEAST_ROWS, with_job_graph
 from mltop.tui.screens.incidents.page import Known, Page
 from mltop.tui.screens.pane import Pane
@@ -56,8 +56,7 @@ class IncidentsScreen(Pane):
     def opens(self, answer: Answer) -> tuple[str, str]:
         if self._here:
             return KEYCAPS["back"], "back"
-        key = self.query_one("#all", CellLines).cursor_key
-        at_cursor = next((one for one in self._stories if one.key == key), None)
+        at_cursor = self._at_cursor
         on_it = at_cursor is not None and answer.about is not None and at_cursor.is_about(answer.about)
         return (KEYCAPS["open"], "opens") if on_it else (KEYCAPS["top"], "to the first")
 
@@ -76,17 +75,19 @@ class IncidentsScreen(Pane):
             places = [line.opens for line in self._lines if line.key == key and isinstance(line.opens, Location)]
             named = [one.node for one in self._last.culprits] if self._last is not None else []
             return next(filter(None, [*(place.node for place in places[:1]), *named]), "")
-        story = next((one for one in self._stories if one.key == key), None)
+        story = self._at_cursor
         return story.nodes[0] if story is not None and story.nodes else ""
+
+    @property
+    def _at_cursor(self) -> Story | None:
+        key = self.query_one("#all", CellLines).cursor_key
+        return next((one for one in self._stories if one.key == key), None)
 
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
         scope = Scope(one=len(picture.view.nodes) == 1, acts=self.acts)
-        self._stories = [
-            *stories_of(picture.incidents, picture.findings, scope),
-            *ended_stories(picture.incidents, scope),
-        ]
+        self._stories = [*self.stories(picture), *ended_stories(picture.incidents, scope)]
         self._lines = self._of_one(picture) if self._here else self._with_graph(self._of_all(picture))
         shown = [line for line in self._lines if self.filter.empty or self.keeps(plain(line.cells))]
         text = self.query_one("#all", CellLines)
@@ -156,8 +157,7 @@ class IncidentsScreen(Pane):
 
     def action_ask_ras(self) -> None:
         """About the job of the incident that is shown; of all: that the cursor is on, else the gravest that hangs."""
-        key = self.query_one("#all", CellLines).cursor_key
-        stories = sorted(self._stories, key=lambda one: one.key != key)
+        stories = [*filter(None, [self._at_cursor]), *self._stories]
         listed = [self._last] if self._here else [one.incident for one in stories]
         hung = (one for one in listed if one is not None and one.kind == "hang" and one.until is None)
         incident = next(hung, None)

@@ -20,7 +20,7 @@ from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
 from mltop.tui.render.rows import item_rows
-from mltop.tui.render.story import Scope, Story, stories_of
+from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.lines import unread_lines
@@ -133,11 +133,9 @@ class LinksScreen(OneNodePane):
     def _share_out(self, picture: Picture, view: NodeView, top: int) -> None:
         """What is wrong with ports and links first; in the lines that are left how the network went."""
         ports, pci, width = self.query_one("#ports", LineTable), self.query_one("#pci", LineTable), self.size.width
-        scope, now = Scope(one=True, acts=self.acts), picture.view.taken_at
-        stories = stories_of(picture.incidents, picture.findings, scope, (view.node,))
-        own = [one for one in stories if _is_about_links(one)]
+        own = [one for one in self.stories(picture, (view.node,), one=True) if _is_about_links(one)]
         room = self.rows - top
-        shown = self.query_one(Problems).fit(own, now, width, room, LEAST_LINKS)
+        shown = self.query_one(Problems).fit(own, picture.view.taken_at, width, room, LEAST_LINKS)
         blocks = 2 + bool(own)
         roomy = shown + ports.needed + pci.needed + blocks <= room
         self.set_class(roomy, "-roomy")

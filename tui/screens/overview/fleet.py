@@ -42,7 +42,7 @@ from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine, connecti
 from mltop.tui.render.graph import width_beside, width_in_one_line
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.states import doing_cell
-from mltop.tui.render.story import Scope, Story, height_of, stories_of
+from mltop.tui.render.story import Story, height_of
 from mltop.tui.screens.graphs import group_graphs
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
@@ -132,7 +132,7 @@ class FleetScreen(Pane):
         shown = [view for view in picture.view.nodes if self._is_shown(view)]
         self._views = {view.node: view for view in shown}
         self.counts = (len(shown), len(picture.view.nodes))
-        self._stories = guarded("the problems", self._problems, ())
+        self._stories = self._problems()
         heats, sections = self._heats_in_order()
         room = self.rows
         if self._as_list:
@@ -158,11 +158,8 @@ class FleetScreen(Pane):
         return self.filter.empty or self.filter.node(view, self._findings_of.get(view.node, ()))
 
     def _problems(self) -> Sequence[Story]:
-        picture = self._picture
         shown = () if self.filter.empty else [*self._views]
-        if not self.filter.empty and not shown:
-            return ()
-        return stories_of(picture.incidents, picture.findings, Scope(self._names, acts=self.acts), shown)
+        return self.stories(self._picture, shown, names=self._names) if self.filter.empty or shown else ()
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""

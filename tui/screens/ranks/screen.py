@@ -25,7 +25,7 @@ from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.ranks import NO_JOB, layout_words
 from mltop.tui.render.stacks.verdict import stack_lines
-from mltop.tui.render.story import Scope, Story, stories_of
+from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.pane import TextLines
@@ -71,17 +71,10 @@ class RanksScreen(RanksPane):
             *rank_rows(nodes, self.context(picture), only, self._mark, others=True, tree=self._as_tree),
         )
 
-        none: list[Story] = []
-        shown = [node.node for node in nodes] if here.node else []
-        stories = guarded("the problems", lambda: self._wrong(picture, shown, here.job), none)
-        self._share_out(stories, picture.view.taken_at, here.job)
-
-    def _wrong(self, picture: Picture, nodes: Sequence[str], job: JobKey | None) -> list[Story]:
-        """What is wrong with these nodes, jobs first; with this job, where one is shown."""
-        scope = Scope(one=len(picture.view.nodes) == 1, acts=self.acts)
-        stories = stories_of(picture.incidents, picture.findings, scope, nodes)
-        of_job = [one for one in stories if _is_of(one, job)]
-        return [*of_job, *(one for one in stories if job is None and one not in of_job)]
+        stories = self.stories(picture, [node.node for node in nodes] if here.node else ())
+        of_job = [one for one in stories if _is_of(one, here.job)]
+        others = [one for one in stories if one not in of_job] if here.job is None else []
+        self._share_out([*of_job, *others], picture.view.taken_at, here.job)
 
     def _share_out(self, stories: Sequence[Story], now: float, job: JobKey | None) -> None:
         """What is wrong above the ranks, below them in the lines that are left how the job was going. What has to give
