@@ -35,7 +35,7 @@ from mltop.tui.render.ranks import RankLine, rank_row
 from mltop.tui.render.story import Scope, stories_of
 from mltop.tui.report import print_snapshot
 from mltop.tui.report.check import Checked, print_check
-from mltop.tui.screens.events.lines import event_cells, page_of
+from mltop.tui.screens.events.lines import event_lines, page_of
 from tests.builders.health_samples import node_h100
 
 NODE = "n1"
@@ -192,8 +192,9 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], earlier: Earl
         row_of(LINK_COLUMNS, Counted(link, link.counters), "")
     for device in sample.pci[:64]:
         row_of(PCI_COLUMNS, Counted(device, device.aer), "")
-    for happening in happenings(findings, (), [(NODE, event) for event in (*sample.kernel_events, *sample.deaths)]):
-        event_cells(happening, 8, 80)
+    events = happenings(findings, (), [(NODE, event) for event in (*sample.kernel_events, *sample.deaths)])
+    event_lines(events, 80, with_nodes=True)
+    for happening in events:
         page_of(happening, (), view.taken_at, 80, COMMANDS)
 
 

@@ -50,6 +50,13 @@ def spaced(blocks: Iterable[Sequence[Line]]) -> list[Line]:
     return [line for block in blocks if block for line in (Line(()), *block)][1:]
 
 
+def beside(head: Sequence[Cell], text: Iterable[Cell], width: int) -> list[list[Cell]]:
+    """The ``text`` wrapped behind ``head``, its further lines below its first word."""
+    start = line_width(head)
+    lines = wrap(text, width - start)
+    return [[*head, *lines[0]], *([Cell(" " * start), *line] for line in lines[1:])]
+
+
 @dataclass(frozen=True)
 class Story:
     """``key``: of its incident, or of the finding ("node/…"); ``mark`` and ``word`` have the style of its severity;

@@ -10,7 +10,7 @@ from mltop.probes.model import Incident, JobReport, NodeState
 from mltop.probes.model.vocabulary import COMMANDS, Act
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.stacks.report import Around, ReportLines
-from mltop.tui.render.stacks.verdict import incident_of, job_words, jobs_left_out
+from mltop.tui.render.stacks.verdict import incident_of, job_title, jobs_left_out
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -59,16 +59,15 @@ def print_reports(
         own = incident_of(report, incidents)
         if own is not None and any(own is one for one in more_than_stacks):
             own = replace(own, act="", action="")  # what to do is printed above
-        _report(shown, job_words(report, reports), page, own)
+        _report(shown, job_title(report, reports), page, own)
     if reports[MOST_JOBS:]:
         page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
 
 
-def _report(report: JobReport, job: str, page: Page, incident: Incident | None) -> None:
+def _report(report: JobReport, title: str, page: Page, incident: Incident | None) -> None:
     """As the stacks pane shows it."""
-    world = "" if report.world_size is None else f", world size {report.world_size}"
     began = incident.since if incident is not None and incident.since is not None else 0.0
     now = max((digest.taken_at for digest in report.digests if digest.taken_at is not None), default=began)
-    around = Around(now, incident, title=f"{job}{world}", most_unread=MOST_UNREADABLE, acts=_ACTS)
+    around = Around(now, incident, title=title, most_unread=MOST_UNREADABLE, acts=_ACTS)
     page.lines([[*line.cells] for line in ReportLines(0, report, around, page.width).lines()])
     page.line()

@@ -43,6 +43,11 @@ def job_words(report: JobReport, reports: Sequence[JobReport] = ()) -> str:
     return f"job {report.job or 'without a name'}{owner}"
 
 
+def job_title(report: JobReport, reports: Sequence[JobReport]) -> str:
+    size = f", world size {report.world_size}" if report.world_size else ""
+    return f"{job_words(report, reports)}{size}"
+
+
 def incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident | None:
     """What its stacks are part of, while it lasts."""
     own = (one for one in incidents if (one.job, one.uid) == (report.job, report.uid) and one.until is None)
@@ -84,8 +89,8 @@ def named(verdict: Verdict) -> list[Culprit]:
     return verdict.culprits or (verdict.stragglers if verdict.kind == "straggler" else [])
 
 
-def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> list[list[Cell]]:
-    """One thread of one rank: a title, then its frames (leaf first unless told) with their integer locals.
+def stack_lines(digest: StackDigest, width: int) -> list[list[Cell]]:
+    """One thread of one rank: a title, then its frames, the leaf first, with their integer locals.
 
     Without frames: why, and what would help.
     """
@@ -96,8 +101,7 @@ def stack_lines(digest: StackDigest, width: int, root_first: bool = False) -> li
             label, text = to_do(digest.fix)
             lines += wrap([Cell(f"  {label}", "dim"), Cell(text, "accent")], width, indent=2)
         return lines
-    frames = list(enumerate(digest.frames))  # the model's order: leaf first
-    for number, frame in reversed(frames) if root_first else frames:
+    for number, frame in enumerate(digest.frames):
         mark = Cell(f"  {' ' if number else '>'} ")
         lines += wrap([mark, *frame_cells(frame, "" if number else "bold")], width, indent=6)
     return lines

@@ -10,11 +10,11 @@ from mltop.probes.model.units import clock_time, seconds
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.app.navigation import Location, gpu_location, incident_location
 from mltop.tui.render.advice import advice
-from mltop.tui.render.cells import Cell, clip, plain, wrap
+from mltop.tui.render.cells import Cell, clip, line_width, plain, wrap
 from mltop.tui.render.findings import Happening, explained
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import SEVERITY
-from mltop.tui.render.story import Line, spaced
+from mltop.tui.render.story import Line, beside, spaced
 from mltop.tui.screens.incidents.page import section, when
 
 TIME_WIDTH, KIND_WIDTH, MOST_NAME = 8, 9, 20
@@ -23,31 +23,26 @@ MOST_DRAWN = 500  # the newest
 _SOURCES = {"kmsg": "the kernel log", "journal": "the journal", "kern_log": "kern.log", "nvml": "NVML"}
 
 
-def names_width(events: Sequence[Happening]) -> int:
-    """Of the column of nodes."""
-    return min(MOST_NAME, max([4, *(len(event.node) for event in events)]))
-
-
-def event_head(nodes: int, width: int) -> list[Cell]:
-    """The titles. ``nodes``: cells of the column of nodes, 0: there is none."""
+def event_lines(events: Sequence[Happening], width: int, *, with_nodes: bool) -> tuple[list[Cell], list[Line]]:
+    """The titles; and each event, at its whole length."""
+    nodes = min(MOST_NAME, max([4, *(len(event.node) for event in events)])) if with_nodes else 0
     text = f"{'TIME':<{TIME_WIDTH}}  {'KIND':<{KIND_WIDTH}}  " + (f"{'NODE':<{nodes}}  " if nodes else "") + "WHAT"
-    return [Cell(text if len(text) <= width else "", "head")]
+    lines = [Line(cells, event.key) for event in events for cells in _event_cells(event, nodes, width)]
+    return [Cell(text if len(text) <= width else "", "head")], lines
 
 
 @lru_cache(maxsize=4096)  # a line stays as it is
-def event_cells(event: Happening, nodes: int, width: int) -> tuple[tuple[Cell, ...], ...]:
-    """One event, at its whole length."""
-    node = clip(event.node, nodes) + "  " if nodes else ""
-    head = [Cell(f"{clock_time(event.at):<{TIME_WIDTH}}  ", "dim"), Cell(f"{event.kind:<{KIND_WIDTH}}  ", event.style)]
-    head.append(Cell(node))
-    start = TIME_WIDTH + KIND_WIDTH + 4 + len(node)
+def _event_cells(event: Happening, nodes: int, width: int) -> list[list[Cell]]:
+    """``nodes``: cells of the column of nodes, 0: there is none."""
+    head = [
+        Cell(f"{clock_time(event.at):<{TIME_WIDTH}}  ", "dim"),
+        Cell(f"{event.kind:<{KIND_WIDTH}}  ", event.style),
+        Cell(clip(event.node, nodes) + "  " if nodes else ""),
+    ]
     # Findings are whole sentences; of others it is said whom they are about.
     about = f"{event.subject}: " if event.subject and event.finding is None else ""
     what = [Cell(about, "dim"), Cell(event.text, "dim" if event.style == "dim" else "")]
-    if width - start < LEAST_TEXT:
-        return tuple(map(tuple, wrap([*head, *what], width, 2)))
-    wrapped = wrap(what, width - start)
-    return tuple((*([Cell(" " * start)] if row else head), *line) for row, line in enumerate(wrapped))
+    return beside(head, what, width) if width - line_width(head) >= LEAST_TEXT else wrap([*head, *what], width, 2)
 
 
 def page_of(

@@ -18,7 +18,7 @@ from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.ranks import rank_number
 from mltop.tui.render.stacks.frames import chain_cells
 from mltop.tui.render.stacks.verdict import how_cell
-from mltop.tui.render.story import LEAST_LOST, Line, Scope, Story, place_words, spaced
+from mltop.tui.render.story import LEAST_LOST, Line, Scope, Story, beside, place_words, spaced
 
 LABEL, NARROW_LABEL = 12, 9  # cells of the labels, and where the screen is narrow
 NARROW = 60
@@ -172,13 +172,12 @@ class Page:
         text, opens = Cell(f"{'' if sources else f'{source}: '}{where}{one.text}"), self._opens(one)
         if self.room - start < _LEAST_TEXT:
             return section("", [Line([Cell(f"{at} ".lstrip(), "dim"), text], key, opens)], self.width)
-        head = [Cell(f"{at:<{AT_WIDTH + 2}}", "dim"), Cell(f"{source if sources else '':<{sources}}")]
-        blank = Cell(" " * (self.width - self.room))
-        wrapped = wrap([text], self.room - start)
-        return [
-            Line([blank, *([Cell(" " * start)] if row else head), *line], key, opens)
-            for row, line in enumerate(wrapped)
+        head = [
+            Cell(" " * (self.width - self.room)),
+            Cell(f"{at:<{AT_WIDTH + 2}}", "dim"),
+            Cell(f"{source if sources else '':<{sources}}"),
         ]
+        return [Line(line, key, opens) for line in beside(head, [text], self.width)]
 
     def _opens(self, evidence: Evidence) -> Location | None:
         """What it is of: a rank's stack, a GPU, what a kernel said, a node."""

@@ -11,6 +11,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, Column, columns_line, cut, header_line, line_width, row_of, wrap
 from mltop.tui.render.fleet.heat import natural
 from mltop.tui.render.links import bytes_per_s, gigabits, is_up, link_name
+from mltop.tui.render.story import beside
 
 READ_AT_ONCE = 64  # nodes: reading all of a large fleet's samples takes a while, and the screen must not wait
 IDLE_SHARE = 0.25  # of what the rail's ports usually carry: less is told of
@@ -125,8 +126,6 @@ def rail_lines(rail: Rail, width: int) -> list[list[Cell]]:
         cells += [Cell(", " if cells else ""), Cell(f"{one.node} "), Cell(one.what, "crit" if one.grave else "warn")]
     left = len(rail.outliers) - MOST_OUTLIERS
     cells += [Cell(f" and {left} more", "dim")] if left > 0 else []
-    start = line_width(head)
-    if width - start < 20:
+    if width - line_width(head) < 20:
         return [head, *([Cell("    "), *line] for line in wrap(cells, max(8, width - 4)) if cells)]
-    wrapped = wrap(cells or [Cell("none", "dim")], width - start)
-    return [[*([Cell(" " * start)] if row else head), *line] for row, line in enumerate(wrapped)]
+    return beside(head, cells or [Cell("none", "dim")], width)

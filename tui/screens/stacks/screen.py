@@ -25,7 +25,7 @@ from mltop.tui.render.empty import empty_lines, empty_text
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.stacks.frames import frame_cells, own_frames
 from mltop.tui.render.stacks.report import Around, ReportLines, Target, in_order
-from mltop.tui.render.stacks.verdict import incident_of, job_words, jobs_left_out
+from mltop.tui.render.stacks.verdict import incident_of, job_title, jobs_left_out
 from mltop.tui.render.states import state_word
 from mltop.tui.render.story import Line, Scope, lines_of, spaced, stories_of
 from mltop.tui.screens.bars import Notice
@@ -118,13 +118,12 @@ class StacksScreen(Pane):
         happened = [one for one in listed if result.taken_at - BEFORE_S <= one.at <= result.taken_at]
         blocks: list[Sequence[Line]] = [[*map(Line, _scope_lines(result, len(self.nodes), width))]]
         for report, at in ((reports[at], at) for at in shown):
-            size = f", world size {report.world_size}" if report.world_size else ""
             around = Around(
                 picture.view.taken_at,
                 incident_of(report, picture.incidents),
                 happened,
                 len(picture.view.nodes) == 1,
-                f"{job_words(report, reports)}{size}" if len(reports) > 1 else "",
+                job_title(report, reports) if len(reports) > 1 else "",
                 judged,
                 frozenset(self._unfolded),
                 self.keeps,
