@@ -45,7 +45,7 @@ def who(process: RankProcess) -> str:
     return f"{number}, pid {process.pid} on {process.node}"
 
 
-def whose(process: RankProcess) -> str:
+def owner_words(process: RankProcess) -> str:
     """ "user ada, job 48555, train.py --config x": what the user has chosen comes last."""
     parts = (
         f"user {plain_text(process.user, MOST_OF_NAME) or 'unknown'}",
@@ -79,7 +79,7 @@ def _to_lines(processes: Sequence[RankProcess], width: int) -> list[Line]:
     """To whom: host, pid, rank, job and user of each, or of the first and how many more of which nodes."""
     lines = []
     for process in processes[:MOST_LISTED]:
-        lines += wrap([Cell(who(process), "bold"), Cell(f": {whose(process)}")], width, indent=2)
+        lines += wrap([Cell(who(process), "bold"), Cell(f": {owner_words(process)}")], width, indent=2)
     if len(processes) > MOST_LISTED:
         rest = processes[MOST_LISTED:]
         nodes = folded_names(tuple(dict.fromkeys(process.node for process in rest)))

@@ -1,6 +1,6 @@
 """Line 1 of every screen: is something wrong, since when, who, and which key opens it; at any width.
 
-Never "fine" while something cannot be told: then it says what, and why.
+Never "fine" while something is not known: then it says what, and why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MIN_HEADLINE = 16  # cells
 class Answer:
     """``chip``: the state and its age, in ``style`` ("chip-crit", "chip-warn", "ok", ""); ``brief``: who, in a word;
     ``headline``: who and what, ``briefer`` the same in fewer words, the longest first; ``aside``: at the right edge
-    where no key stands. ``opens``: there is more to be seen, of ``about`` (several may be counted); ``key`` and what it
+    where no key is. ``opens``: there is more to be seen, of ``about`` (several may be counted); ``key`` and what it
     does where another key than the pane's leads on.
     """
 
@@ -247,8 +247,8 @@ def _fine(picture: Picture) -> Answer:
 def _jobs(motions: Sequence[JobMotion]) -> str:
     if len(motions) != 1:
         run = sum(motion.phase == "moving" for motion in motions)
-        of = "" if run == len(motions) else f"{run} of "
-        return f"{of}{len(motions)} jobs run" if motions else ""
+        share = "" if run == len(motions) else f"{run} of "
+        return f"{share}{len(motions)} jobs run" if motions else ""
     motion = motions[0]
     name = f"job {motion.job}" if motion.job else "one job"
     if motion.phase == "starting":

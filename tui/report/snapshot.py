@@ -63,8 +63,8 @@ def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
         seen = Ranges.of(rank.rank for _, rank in ranks if rank.rank is not None)
         world = f" of world size {', '.join(map(str, sorted(sizes)[:MOST_SIZES]))}" if sizes else ""
         missing = Ranges.below(max(sizes)).without(seen) if len(sizes) == 1 else Ranges()
-        whose = f" of {ranks[0][1].user}" if namesakes[job.name] > 1 else ""
-        text = f"  {job.name or '(unnamed)'}{whose}: {len(ranks)} ranks{world} on {folded(node for node, _ in ranks)}"
+        owner = f" of {ranks[0][1].user}" if namesakes[job.name] > 1 else ""
+        text = f"  {job.name or '(unnamed)'}{owner}: {len(ranks)} ranks{world} on {folded(node for node, _ in ranks)}"
         page.sentence(Cell(text), indent=4)
         if missing:
             page.sentence(Cell(f"    not seen: ranks {missing}", "warn"), indent=6)

@@ -68,7 +68,7 @@ class Told:
     def _keep(self, picture: Picture, at: float) -> None:
         """Keep what is told, where that is something else than before."""
         findings, incidents, motions = picture.findings, picture.incidents, picture.motions
-        told = Picture(NOTHING.view, findings, picture.not_judged, incidents=incidents, motions=motions)
+        kept = Picture(NOTHING.view, findings, picture.not_judged, incidents=incidents, motions=motions)
         marks = (
             picture.not_judged,
             [(_of(finding), finding.severity) for finding in findings],
@@ -77,11 +77,11 @@ class Told:
         )
         before, age_s = self._told.newest or NOTHING, at - self._told.newest_at
         if marks == self._marks and 0 <= age_s < ANEW_S:
-            self._told.replace(told)
+            self._told.replace(kept)
         else:
             known = {*map(id, before.findings), *map(id, before.incidents), *map(id, before.motions)}
             fresh = sum(id(one) not in known for one in (*findings, *incidents, *motions))
-            self._told.add(at, told, 1 + fresh)
+            self._told.add(at, kept, 1 + fresh)
         self._marks = marks
 
     def forget(self, node: str) -> None:
@@ -112,7 +112,7 @@ class Told:
             tuple(sorted(findings, key=gravest_first)),
             then.not_judged if moment >= self._told.whole_from else frozenset(node.node for node in view.nodes),
             tuple(sorted(over, key=lambda finding: -(finding.until or 0.0))),
-            tuple([told for told in self._events.values() if moment - EVENTS_S < (told[1].at or 0.0) <= moment]),
+            tuple([one for one in self._events.values() if moment - EVENTS_S < (one[1].at or 0.0) <= moment]),
             shown,
             lasting,
             guarded("the states of ranks", lambda: states_of(lasting, shown, reports), States()),

@@ -41,7 +41,7 @@ class Target:
     line: str
     fold: str = ""
 
-    def of(self, cells: Sequence[Cell]) -> Line:
+    def opened_by(self, cells: Sequence[Cell]) -> Line:
         return Line(cells, f"{self.at}/{self.ranks}/{self.line}", self)
 
 
@@ -133,7 +133,7 @@ class ReportLines:
             lines[0] += [Cell(" " * max(1, blank)), *right]
         if culprit is None or culprit.rank is None:
             return [*map(Line, lines)]
-        return [*map(Target(self.at, Ranges.of([culprit.rank]), "who").of, lines)]
+        return [*map(Target(self.at, Ranges.of([culprit.rank]), "who").opened_by, lines)]
 
     def _right(self, style: str) -> list[Cell]:
         verdict = self.report.verdict
@@ -175,7 +175,7 @@ class ReportLines:
         lines = []
         for number, (line, cells) in enumerate(zip(tree, branch_lines(tree, odd, self.width), strict=True)):
             if self.around.keep(plain(cells)):
-                lines.append(Target(self.at, line.ranks, f"tree{number}", line.fold).of(cells))
+                lines.append(Target(self.at, line.ranks, f"tree{number}", line.fold).opened_by(cells))
         return [Line(tree_title(self.width)), *lines] if lines else []
 
     def _odd(self) -> Odd:
@@ -204,7 +204,7 @@ class ReportLines:
             return []
         target = Target(self.at, Ranges() if culprit.rank is None else Ranges.of([culprit.rank]), "threads")
         lines = [Line([Cell(f" OTHER THREADS OF {_who(culprit).upper()}", "head")])]
-        return lines + [target.of(self._thread(digest)) for digest in others[:MOST_THREADS]]
+        return lines + [target.opened_by(self._thread(digest)) for digest in others[:MOST_THREADS]]
 
     def _thread(self, digest: StackDigest) -> list[Cell]:
         own = own_frames(digest.frames)
@@ -240,7 +240,7 @@ class ReportLines:
             cells = [Cell(f" {who} pid {digest.pid}: "), Cell(digest.error or "the reason is not known", "warn")]
             cells += [Cell(f"  {GLYPHS.arrow} {''.join(to_do(digest.fix))}", "key")] if digest.fix else []
             target = Target(self.at, ranks, str(digest.pid))
-            lines += map(target.of, wrap(cells, self.width, 3))
+            lines += map(target.opened_by, wrap(cells, self.width, 3))
         left = len(unread) - self.around.most_unread
         return lines + ([Line([Cell(f" and {left} more without a stack", "dim")])] if left > 0 else [])
 

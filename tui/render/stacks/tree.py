@@ -77,8 +77,8 @@ def _rails(line: TreeLine) -> str:
 
 def _frame(line: TreeLine, odd: Odd, culprit: bool) -> list[Cell]:
     if line.elided:
-        of = f" of {library_of(line.file)}" if line.file else ""
-        return [Cell(f"{GLYPHS.folded} {counted(line.elided, 'frame' if of else 'line')}{of}", "dim")]
+        library = f" of {library_of(line.file)}" if line.file else ""
+        return [Cell(f"{GLYPHS.folded} {counted(line.elided, 'frame' if library else 'line')}{library}", "dim")]
     is_collective = line.waiting_in is not None and line.waiting_in == line.function
     style = "waits" if is_collective else "title" if line.own else "dim"
     cells = frame_cells(line, style, place="" if line.own else "dim", ints=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mltop.probes.investigate.advice import advised, to_do
 from mltop.probes.judge.incidents.words import culprits_words, does_what, wait_words
@@ -11,6 +11,7 @@ from mltop.probes.model import (
     Culprit,
     Gap,
     Incident,
+    JobKey,
     JobReport,
     StackDigest,
     Verdict,
@@ -71,6 +72,11 @@ def headline(report: JobReport) -> str:
     for group in sorted(verdict.waiting, key=lambda group: -group.ranks.count)[:MOST_WAITING] if who else ():
         text += f", {wait_words(group.ranks.count, group.where)}"
     return text
+
+
+def digests_of(reports: Iterable[JobReport], job: JobKey | None = None) -> list[StackDigest]:
+    """All threads of all ranks; of one ``job``."""
+    return [digest for report in reports if job in (None, report.job_key) for digest in report.digests]
 
 
 def gap_text(gap: Gap) -> str:

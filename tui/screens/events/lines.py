@@ -104,4 +104,4 @@ def _belongs(event: Happening, incident: Incident) -> bool:
     if event.finding is not None:
         known = [*incident.findings, *(one for finding in incident.findings for one in finding.explains)]
         return event.finding.identity in {finding.identity for finding in known}
-    return any((told.at, told.where, told.text) == (event.at, event.node, event.text) for told in incident.evidence)
+    return any((one.at, one.where, one.text) == (event.at, event.node, event.text) for one in incident.evidence)

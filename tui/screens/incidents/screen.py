@@ -16,6 +16,7 @@ from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.empty import empty_text
+from mltop.tui.render.stacks.verdict import digests_of
 from mltop.tui.render.story import Line, Scope, Story, ended_stories, lines_of, spaced
 from mltop.tui.screens.graphs import LEAST_ROWS, with_job_graph
 from mltop.tui.screens.incidents.page import Known, Page
@@ -140,18 +141,15 @@ class IncidentsScreen(Pane):
     def _stacks(self, incident: Incident) -> list[StackDigest]:
         """Those of its job in the newest dump, main threads first."""
         result = self.mltop.investigation.result
-        reports = result.reports if result is not None else ()
-        of_job = [report for report in reports if (report.job, report.uid) == (incident.job, incident.uid)]
-        digests = [digest for report in of_job for digest in report.digests]
+        digests = digests_of(result.reports, JobKey(incident.job, incident.uid)) if result is not None else []
         return sorted(digests, key=lambda digest: digest.thread != "MainThread")
 
     # Keys.
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        """To what the line is of: one incident, a rank, a GPU, a node, the stacks."""
-        opens = next((line.opens for line in self._lines if line.key == event.key and line.opens is not None), None)
-        if not self._here:
-            opens = incident_location(event.key)
+        """To what the line is about: one incident, a rank, a GPU, a node, the stacks."""
+        found = (line.opens for line in self._lines if line.key == event.key and line.opens is not None)
+        opens = next(found, None) if self._here else incident_location(event.key)
         if opens is not None:
             self.mltop.drill(opens)
 

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.investigate.acting import RankProcess
-from mltop.probes.model import Incident, JobKey, RankSample, StackDigest
+from mltop.probes.model import JobKey, RankSample, StackDigest
 from mltop.probes.model.acts import LogTail
 from mltop.probes.model.units import bytes_text, clock_time
 from mltop.probes.reach.view import NodeView
@@ -24,7 +24,7 @@ from mltop.tui.render.empty import empty_text
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.ranks import NO_JOB, layout_words
-from mltop.tui.render.stacks.verdict import stack_lines
+from mltop.tui.render.stacks.verdict import digests_of, stack_lines
 from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
@@ -89,15 +89,12 @@ class RanksScreen(RanksPane):
             ranks = max(2, min(ranks, room - shown))
         table.styles.height = ranks
         incident = next((one.incident for one in stories if _is_of(one, job)), None)
-        graph = partial(self._graph, job, incident, room - shown - ranks - blocks - 1 if roomy else 0)
+        if incident is not None:  # of the job that is stuck, else of that whose ranks are shown, else of all nodes
+            job = JobKey(incident.job, incident.uid)
+        spare = room - shown - ranks - blocks - 1 if roomy else 0
+        graph = partial(job_graph, self.mltop, job, incident, self.size.width, spare)
         empty: list[list[Cell]] = []
         self.set_part("#graphs", guarded("the graphs", graph, empty))
-
-    def _graph(self, job: JobKey | None, incident: Incident | None, rows: int) -> list[list[Cell]]:
-        """Of the job that stands, else of that whose ranks are shown, else of all nodes."""
-        if incident is not None:
-            job = JobKey(incident.job, incident.uid)
-        return job_graph(self.mltop, job, incident, self.size.width, rows)
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the ranks that are shown."""
@@ -214,10 +211,9 @@ class RankScreen(RanksPane):
     def _digests(self) -> list[StackDigest]:
         """The stacks of the rank itself and of its children, as the last dump brought them."""
         here, result = self.mltop.trail.here, self.mltop.investigation.result
-        digests = [digest for report in result.reports for digest in report.digests] if result else []
-        return [
-            digest for digest in digests if digest.node in (here.node, "") and here.pid in (digest.pid, digest.child_of)
-        ]
+        digests = digests_of(result.reports) if result is not None else []
+        nodes = here.node, ""
+        return [one for one in digests if one.node in nodes and here.pid in (one.pid, one.child_of)]
 
     def _stack_lines(self, width: int) -> list[list[Cell]]:
         lines: list[list[Cell]] = []

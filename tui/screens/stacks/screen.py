@@ -25,7 +25,7 @@ from mltop.tui.render.empty import empty_lines, empty_text
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.stacks.frames import frame_cells, own_frames
 from mltop.tui.render.stacks.report import Around, ReportLines, Target, in_order
-from mltop.tui.render.stacks.verdict import incident_of, job_title, jobs_left_out
+from mltop.tui.render.stacks.verdict import digests_of, incident_of, job_title, jobs_left_out
 from mltop.tui.render.states import state_word
 from mltop.tui.render.story import Line, Scope, lines_of, spaced, stories_of
 from mltop.tui.screens.bars import Notice
@@ -141,28 +141,23 @@ class StacksScreen(Pane):
         return with_job_graph(self, lines, reports[0].job_key, incident_of(reports[0], picture.incidents))
 
     def _undumped(self, picture: Picture) -> list[Line]:
-        """Where nothing is dumped yet: what is known from outside of the job that stands, and how it was going."""
-        stands = [one for one in picture.incidents if one.until is None and one.kind in ("hang", "crash")]
-        if not stands or self.mltop.paused or self.mltop.investigation.dumping:
+        """Where nothing is dumped yet: what is known from outside of the job that is stuck, and how it was going."""
+        stuck = [one for one in picture.incidents if one.until is None and one.kind in ("hang", "crash")]
+        if not stuck or self.mltop.paused or self.mltop.investigation.dumping:
             return []
         width, now = self.size.width - 1, picture.view.taken_at
-        stories = stories_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
+        stories = stories_of(stuck, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
         room = max(len(stories), self.size.height - 6)
         rows = [Line(line.cells) for line in lines_of(stories, now, width, room)]
         lines = spaced([rows, [*map(Line, empty_lines("stacks", width))]])
-        return with_job_graph(self, lines, JobKey(stands[0].job, stands[0].uid), stands[0])
+        return with_job_graph(self, lines, JobKey(stuck[0].job, stuck[0].uid), stuck[0])
 
     def _digest(self, job: JobKey, rank: int) -> StackDigest | None:
         """Its main thread's."""
         result = self.mltop.investigation.result
-        reports = [report for report in result.reports if report.job_key == job] if result is not None else []
-        of_rank = [
-            digest
-            for report in reports
-            for digest in report.digests
-            if digest.rank == rank and digest.child_of is None and digest.thread == "MainThread"
-        ]
-        return next(iter(of_rank), None)
+        digests = digests_of(result.reports, job) if result is not None else []
+        main = (one for one in digests if one.child_of is None and one.thread == "MainThread")
+        return next((one for one in main if one.rank == rank), None)
 
     # Keys.
 
