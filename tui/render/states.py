@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mltop.probes.model import JobMotion, Rhythm
+from mltop.probes.judge.nodes import by_reason, folded
+from mltop.probes.model import JobMotion, NodeState, Rhythm
 from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import UNKNOWN, digits, percent_words, rough_time, seconds
 from mltop.probes.model.vocabulary import WorkState
@@ -56,6 +57,16 @@ def gravest(states: Iterable[str]) -> str:
     """The gravest node state; "live" when all are, and of no nodes at all. A state of another name counts most."""
     order = {state: index for index, state in enumerate(_GRAVEST_FIRST)}
     return min((state for state in states if state != "live"), key=lambda state: order.get(state, -1), default="live")
+
+
+def silent_cells(states: Iterable[NodeState]) -> list[Cell]:
+    """Nodes that did not, or not fully, answer: a sentence for each reason."""
+    cells = []
+    for state, reason, nodes in by_reason(states):
+        many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
+        text = f"{many}{folded(nodes)} {state}" + (f": {reason}" if reason else "")
+        cells.append(Cell(text, NODE_STYLE.get(state, "warn") if state != "live" else "warn"))
+    return cells
 
 
 def state_word(state: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import Finding, Incident, NodeState
 from mltop.probes.model.units import clock_time, known
 from mltop.probes.model.vocabulary import COMMANDS, Act
@@ -27,7 +26,7 @@ from mltop.tui.render.cells import (
 )
 from mltop.tui.render.findings import evidence_words, explained, severity_cell
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.states import NODE_STYLE
+from mltop.tui.render.states import silent_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,10 +172,8 @@ class Page:
 
     def not_well(self, states: Iterable[NodeState]) -> None:
         """Nodes that did not, or not fully, answer: one sentence for each reason."""
-        for state, reason, nodes in by_reason(states):
-            text = f"{folded(nodes)} {state}" + (f": {reason}" if reason else "")
-            many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
-            self.sentence(Cell(many + text, NODE_STYLE.get(state, "warn") if state != "live" else "warn"))
+        for cell in silent_cells(states):
+            self.sentence(cell)
 
 
 def details_of(finding: Finding) -> list[str]:

@@ -100,7 +100,7 @@ def stack_lines(digest: StackDigest, width: int) -> list[list[Cell]]:
 
     Without frames: why, and what would help.
     """
-    lines = wrap(_stack_title(digest), width, indent=2)
+    lines = wrap(stack_title(digest), width, indent=2)
     if not digest.frames:
         lines += wrap([Cell(f"  no stack: {digest.error or 'the reason is not known'}", "warn")], width, indent=2)
         if digest.fix:
@@ -113,20 +113,13 @@ def stack_lines(digest: StackDigest, width: int) -> list[list[Cell]]:
     return lines
 
 
-def _stack_title(digest: StackDigest) -> list[Cell]:
-    who = f"rank {rank_number(digest.rank)}"
-    if digest.node:
-        who += f" on {digest.node}"
-    who += f" pid {digest.pid}"
-    if digest.child_of is not None:
-        who += f" (child of {digest.child_of})"
-    cells = [Cell(who, "title"), Cell(f"  {digest.thread}")]
-    if digest.state:
-        cells += [Cell("  "), state_cell(digest.state)]
-    if digest.wchan:
-        cells.append(Cell(f"  kernel: {digest.wchan}", "dim"))
-    if digest.waiting_in:
-        cells.append(Cell(f"  waits in {digest.waiting_in}", "accent"))
-    if digest.samples > 1:
-        cells.append(Cell(f"  same in {digest.samples} dumps", "dim"))
-    return cells
+def stack_title(digest: StackDigest) -> list[Cell]:
+    """What it does comes before what is the same of most."""
+    place = f" on {digest.node}" if digest.node else ""
+    child = f" (child of {digest.child_of})" if digest.child_of is not None else ""
+    cells = [Cell(f"rank {rank_number(digest.rank)}{place} pid {digest.pid}{child}", "title")]
+    cells += [Cell(f"  waits in {digest.waiting_in}", "waits")] if digest.waiting_in else []
+    cells.append(Cell(f"  {digest.thread}"))
+    cells += [Cell("  "), state_cell(digest.state)] if digest.state else []
+    cells += [Cell(f"  kernel: {digest.wchan}", "dim")] if digest.wchan else []
+    return [*cells, *([Cell(f"  same in {digest.samples} dumps", "dim")] if digest.samples > 1 else [])]

@@ -10,8 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.investigate.acting import RankProcess
-from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import Frame, JobKey, JobReport, NodeState, StackDigest
+from mltop.probes.model import Frame, JobKey, JobReport, StackDigest
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.app.feed import Picture
@@ -25,8 +24,8 @@ from mltop.tui.render.empty import empty_lines, empty_text
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.stacks.frames import frame_cells, own_frames
 from mltop.tui.render.stacks.report import Around, ReportLines, Target, in_order
-from mltop.tui.render.stacks.verdict import digests_of, incident_of, job_title, jobs_left_out
-from mltop.tui.render.states import state_word
+from mltop.tui.render.stacks.verdict import digests_of, incident_of, job_title, jobs_left_out, stack_title
+from mltop.tui.render.states import silent_cells
 from mltop.tui.render.story import Line, Scope, lines_of, spaced, stories_of
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import with_job_graph
@@ -132,7 +131,7 @@ class StacksScreen(Pane):
             blocks.append(ReportLines(at, report, around, width).lines())
         left = [report for at, report in enumerate(reports) if at not in shown]
         blocks.append([Line([Cell(jobs_left_out(left), "warn")])] if left else [])
-        blocks.append([*map(Line, _silent_lines(result.not_answered, width))])
+        blocks.append([Line(line) for cell in silent_cells(result.not_answered) for line in wrap([cell], width, 4)])
         if not reports and not result.partial:
             blocks.append([Line([Cell("no training ranks found", "warn")])])
         lines = spaced(blocks)
@@ -246,22 +245,14 @@ def _scope_lines(result: DumpResult, watched: int, width: int) -> list[list[Cell
     return [*wrap([Cell(dumped, "warn"), Cell(said, "dim")], width, indent=4)]
 
 
-def _silent_lines(nodes: Sequence[NodeState], width: int) -> list[list[Cell]]:
-    """The nodes that did not answer in full, those of one reason on one line."""
-    lines: list[list[Cell]] = []
-    for state, reason, names in by_reason(nodes):
-        why = f"{state}, no full answer" + (f": {reason}" if reason else "")
-        lines += wrap([Cell(f" {folded(names)}: ", "title"), Cell(why, "warn")], width, indent=4)
-    return lines
-
-
 GUTTER = 3  # cells between the two
 DIFFERS = "≠"
 
 
 def compared_lines(left: StackDigest, right: StackDigest, width: int) -> list[list[Cell]]:
     half = max(8, (width - GUTTER) // 2)
-    lines = [_row(_title(left), _title(right), half, ""), []]
+    whys = [[Cell(f"{one.error}  ", "warn")] if one.error and not one.frames else [] for one in (left, right)]
+    lines = [_row([*whys[0], *stack_title(left)], [*whys[1], *stack_title(right)], half, ""), []]
     roots = [list(zip(one.frames, own_frames(one.frames), strict=True))[::-1] for one in (left, right)]
     pairs = list(zip_longest(*roots, fillvalue=(None, False)))
     differs = False
@@ -284,16 +275,6 @@ def _cells(frame: Frame | None, own: bool, differs: bool) -> list[Cell]:
     if frame is None:
         return []
     return frame_cells(frame, ("title" if own else "") if differs else "dim", ints=differs)
-
-
-def _title(digest: StackDigest) -> list[Cell]:
-    who = f"rank {'?' if digest.rank is None else digest.rank}"
-    cells = [Cell(who, "title"), Cell(f"  {digest.node} pid {digest.pid}")]
-    if digest.waiting_in:
-        return [*cells, Cell("  "), Cell(f"waits in {digest.waiting_in}", "waits")]
-    if digest.error:
-        return [*cells, Cell(f"  {digest.error}", "warn")]
-    return [*cells, Cell(f"  {state_word(digest.state)}" if digest.state else "", "dim")]
 
 
 def _row(left: Sequence[Cell], right: Sequence[Cell], half: int, mark: str) -> list[Cell]:
