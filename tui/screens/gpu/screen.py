@@ -189,7 +189,7 @@ def _is_about(story: Story, gpu: GpuSample, node: str) -> bool:
     incident = story.incident
     if incident is None:
         return False
-    findings = [*story.findings, *incident.causes]
-    if any(gpu.index in finding.gpus or finding.is_of_all_gpus for finding in findings if finding.node == node):
+    causes = [cause for cause in incident.causes if cause.node == node]
+    if any(gpu.index in cause.gpus or cause.is_of_all_gpus for cause in causes):
         return True
     return any((one.node, one.gpu) == (node, gpu.index) for one in incident.culprits)

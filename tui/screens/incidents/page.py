@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mltop.probes.judge.values import grouped
 from mltop.probes.model import Culprit, Evidence, Finding, Incident, JobKey, StackDigest
@@ -74,29 +75,23 @@ class Page:
 
     def lines(self) -> list[Line]:
         """Blocks with a blank line between them."""
-        what = section("what", [Line([Cell(self.incident.headline, "title")])], self.width, indent=0)
-        ras = [Line(self.known.ras)] if self.known.ras else []
-        return spaced(
-            (
-                [*what, *self._who(), *self._since(), *self._suffers()],
-                section("do", self._actions(), self.width),
-                [*self._evidence(), *section("ras", ras, self.width)],
-                self._stack(),
-                [
-                    *self._explains(),
-                    *section(
-                        "unrelated", self._apart(), self.width, MOST_APART, rest=f": {KEYCAPS['incidents']} lists all"
-                    ),
-                ],
-            )
-        )
-
-    def _who(self) -> list[Line]:
-        whos = [
-            Line(self._culprit(culprit), f"who/{number}", self._place(culprit))
-            for number, culprit in enumerate(self.incident.culprits)
+        incident, known = self.incident, self.known
+        since = [Cell(when(incident, known.now))] if incident.since is not None else []
+        whos = [Line(self._culprit(one), f"who/{at}", self._place(one)) for at, one in enumerate(incident.culprits)]
+        listed = f": {KEYCAPS['incidents']} lists all"
+        about = [
+            *self._section("what", Line([Cell(incident.headline, "title")]), indent=0),
+            *self._section("who", *whos, most=MOST_CULPRITS),
+            *self._section("since", *([Line(since)] if since else [])),
+            *self._suffers(),
         ]
-        return section("who", whos, self.width, MOST_CULPRITS)
+        ras = self._section("ras", *([Line(known.ras)] if known.ras else []))
+        apart = self._section("unrelated", *self._apart(), most=MOST_APART, rest=listed)
+        actions = self._section("do", *self._actions())
+        return spaced((about, actions, [*self._evidence(), *ras], self._stack(), [*self._explains(), *apart]))
+
+    def _section(self, label: str, *entries: Line, most: int | None = None, **options: Any) -> list[Line]:
+        return section(label, entries, self.width, most, **options)
 
     def _culprit(self, culprit: Culprit) -> list[Cell]:
         names = [f"rank {culprit.rank}"] if culprit.rank is not None else []
@@ -116,12 +111,6 @@ class Page:
             return None
         return gpu_location(node, gpu) if gpu is not None else Location("node", node)
 
-    def _since(self) -> list[Line]:
-        incident = self.incident
-        return section(
-            "since", [Line([Cell(when(incident, self.known.now))])] if incident.since is not None else [], self.width
-        )
-
     def _suffers(self) -> list[Line]:
         suffers, job = self.incident.suffers, self.incident.job
         parts = [counted(suffers.ranks.count, "rank")] if suffers.ranks.count else []
@@ -133,7 +122,7 @@ class Page:
         name = f"job {job}: " if job else ""
         opens = self._of_job() if job and suffers.ranks else None
         line = Line([Cell(f"{name}{' on '.join(parts)}{lost}{so_far}")], "suffers" if opens else None, opens)
-        return section("suffers", [line], self.width)
+        return self._section("suffers", line)
 
     def _of_job(self) -> Location:
         incident, ranks = self.incident, self.incident.suffers.ranks
@@ -159,10 +148,10 @@ class Page:
         if self.room < _WITH_SOURCE or self.room - AT_WIDTH - 2 - sources < _LEAST_TEXT:
             sources = 0
         titles = f"{'AT':<{AT_WIDTH + 2}}{'FROM' if sources else '':<{sources}}WHAT"
-        lines = section("evidence", [Line([Cell(titles if self.room >= len(titles) else "", "head")])], self.width)
+        lines = self._section("evidence", Line([Cell(titles if self.room >= len(titles) else "", "head")]))
         for number, one in enumerate(pieces[:MOST_EVIDENCE]):
             lines += self._piece(one, sources, f"evidence/{number}")
-        return lines + section("", [Line(())] * (len(pieces) - MOST_EVIDENCE), self.width, 0)
+        return lines + self._section("", *[Line(())] * (len(pieces) - MOST_EVIDENCE), most=0)
 
     def _piece(self, one: Evidence, sources: int, key: str) -> list[Line]:
         """``sources``: cells of the column that says from where, 0: it is in the text."""
@@ -171,7 +160,7 @@ class Page:
         where = f"{one.where}: " if one.where and self.known.several else ""
         text, opens = Cell(f"{'' if sources else f'{source}: '}{where}{one.text}"), self._opens(one)
         if self.room - start < _LEAST_TEXT:
-            return section("", [Line([Cell(f"{at} ".lstrip(), "dim"), text], key, opens)], self.width)
+            return self._section("", Line([Cell(f"{at} ".lstrip(), "dim"), text], key, opens))
         head = [
             Cell(" " * (self.width - self.room)),
             Cell(f"{at:<{AT_WIDTH + 2}}", "dim"),
@@ -203,10 +192,9 @@ class Page:
             culprit = culprits.get((digest.node, digest.pid))
             if culprit is not None and digest.frames:
                 cells = chain_cells(digest.frames, how_cell(culprit))
-                return section("stack", [Line(cells, "stack", self._place(culprit))], self.width)
+                return self._section("stack", Line(cells, "stack", self._place(culprit)))
         if self.incident.kind == "hang" and self.incident.until is None and not self.known.stacks:
-            none = Cell(f"none of this job yet: {KEYCAPS['dump']} dumps all", "dim")
-            return section("stack", [Line([none])], self.width)
+            return self._section("stack", Line([Cell(f"none of this job yet: {KEYCAPS['dump']} dumps all", "dim")]))
         return []
 
     # What belongs to it, and what does not.
@@ -223,8 +211,8 @@ class Page:
             cells = [Cell(where, "dim"), Cell(f"{first.message}{more}")]
             entries.append(Line(cells, f"explains/{number}", self._on_node(first.node, first.gpu)))
         texts = [Line([Cell(text, "dim")]) for cause in self.incident.causes for text in explained(cause)]
-        lines = section("explains", entries, self.width, MOST_EFFECTS)
-        return lines + section("" if lines else "explains", texts, self.width)
+        lines = self._section("explains", *entries, most=MOST_EFFECTS)
+        return lines + self._section("" if lines else "explains", *texts)
 
     def _apart(self) -> list[Line]:
         """Other things that are wrong, of which it is not known that they have to do with it."""

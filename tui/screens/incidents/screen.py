@@ -126,13 +126,10 @@ class IncidentsScreen(Pane):
         accused = {one.node for one in incident.culprits if one.pid is not None}
         views = [node for node in picture.view.nodes if node.node in accused]
         users = {(node.node, rank.pid): rank.user for node in views for rank in ranks_of(node)}
+        shown = {self._here, incident.id}
         explained = {finding.identity for finding in incident.findings}
-        apart = [
-            one
-            for one in self._stories
-            if one.until is None and one.key not in (self._here, incident.id)
-            if not any(finding.identity in explained for finding in one.findings)
-        ]
+        firing = [one for one in self._stories if one.until is None and one.key not in shown]
+        apart = [one for one in firing if explained.isdisjoint(finding.identity for finding in one.findings)]
         here = frozenset(node.node for node in picture.view.nodes)
         now = picture.view.taken_at
         ras = self.mltop.ras_cells(JobKey(incident.job, incident.uid), now) if incident.job else ()

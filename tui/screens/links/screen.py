@@ -167,5 +167,5 @@ class LinksScreen(OneNodePane):
 
 
 def _is_about_links(story: Story) -> bool:
-    findings = [*story.findings, *(story.incident.findings if story.incident is not None else ())]
+    findings = story.incident.findings if story.incident is not None else ()
     return any(finding.id.startswith(LINK_FINDINGS) for finding in findings)
