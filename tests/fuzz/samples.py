@@ -22,7 +22,7 @@ from mltop.probes.reach.view import FleetView
 from mltop.tui.app.past.past import Past
 from mltop.tui.render.cells import row_of
 from mltop.tui.render.earlier import EarlierRanks
-from mltop.tui.render.findings import fleet_problems, happenings
+from mltop.tui.render.findings import happenings, state_findings
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.heat import METRICS, Heats
 from mltop.tui.render.fleet.map import node_lines
@@ -32,9 +32,10 @@ from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, gpu_value
 from mltop.tui.render.gpus.table import link_row as nvlink_row
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted
 from mltop.tui.render.ranks import RankLine, rank_row
+from mltop.tui.render.story import Scope, stories_of
 from mltop.tui.report import print_snapshot
 from mltop.tui.report.check import Checked, print_check
-from mltop.tui.screens.events.lines import event_cells, page_of
+from mltop.tui.screens.events.lines import event_lines, page_of
 from tests.builders.health_samples import node_h100
 
 NODE = "n1"
@@ -164,7 +165,7 @@ def pages(view: FleetView, sample: Sample, findings: list[Finding], unknown: lis
     print_check(Checked([NodeState(NODE, "live")], findings, unknown), console, verbose=True)
     many = FleetView(view.taken_at, view.nodes * 5, view.serial)
     print_snapshot([sample], findings, [one.state for one in many.nodes], console)
-    fleet_problems(view.nodes, findings, view.taken_at)
+    stories_of([], [*state_findings(view.nodes, view.taken_at), *findings], Scope())
     node_lines(view.nodes[0], METRICS[0], width)
 
 
@@ -191,8 +192,9 @@ def rows(view: FleetView, sample: Sample, findings: list[Finding], earlier: Earl
         row_of(LINK_COLUMNS, Counted(link, link.counters), "")
     for device in sample.pci[:64]:
         row_of(PCI_COLUMNS, Counted(device, device.aer), "")
-    for happening in happenings(findings, (), [(NODE, event) for event in (*sample.kernel_events, *sample.deaths)]):
-        event_cells(happening, 8, 80)
+    events = happenings(findings, (), [(NODE, event) for event in (*sample.kernel_events, *sample.deaths)])
+    event_lines(events, 80, with_nodes=True)
+    for happening in events:
         page_of(happening, (), view.taken_at, 80, COMMANDS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from mltop.probes.model import Incident, RankDeath
 from mltop.probes.reach.view import FleetView
 from mltop.tui.render.cells import plain
-from mltop.tui.render.problems import Scope, ended_of, lines_of
+from mltop.tui.render.story import Scope, ended_stories, lines_of
 from mltop.tui.screens.incidents.page import Known, Page
 from mltop.tui.widgets.cell_lines import CellLines
 from tests.tui.fake_session import FakeSession
@@ -150,9 +150,9 @@ async def test_enter_on_what_no_job_suffers_from_goes_to_its_gpu() -> None:
 
 def test_what_is_over_says_from_when_to_when() -> None:
     over = Incident("a", "hang", "critical", "rank 2 stood", since=100.0, until=160.0, job="j")
-    told = ended_of([over, replace(over, until=None)], Scope())
+    told = ended_stories([over, replace(over, until=None)], Scope())
     with utc():
-        (line,) = lines_of(told, 900.0, 100, 10).lines
-        told = ended_of([over], Scope())
-        assert "00:01:40 to 00:02:40  1m00s" in plain(lines_of(told, 900.0, 100, 10).lines[0])
-    assert "HUNG" not in plain(line)
+        (line,) = lines_of(told, 900.0, 100, 10)
+        told = ended_stories([over], Scope())
+        assert "00:01:40 to 00:02:40  1m00s" in plain(lines_of(told, 900.0, 100, 10)[0].cells)
+    assert "HUNG" not in plain(line.cells)

@@ -225,11 +225,10 @@ class DumpProgress:
         if verdict.kind not in ("hang", "straggler") or verdict.confidence == "low" or names in self._named:
             return
         self._named.add(names)
-        from mltop.tui.render.cells import plain
         from mltop.tui.render.stacks.verdict import headline
 
         of = f"{progress.nodes_answered} of {progress.nodes_total} nodes, " if progress.nodes_total > 1 else ""
-        text = plain(headline(report))
+        text = headline(report)
         self._stderr.note(f"so far ({of}{waited(progress.elapsed_s)}, confidence {verdict.confidence}): {text}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ def who(process: RankProcess) -> str:
     return f"{number}, pid {process.pid} on {process.node}"
 
 
-def whose(process: RankProcess) -> str:
+def owner_words(process: RankProcess) -> str:
     """ "user ada, job 48555, train.py --config x": what the user has chosen comes last."""
     parts = (
         f"user {plain_text(process.user, MOST_OF_NAME) or 'unknown'}",
@@ -56,15 +57,15 @@ def whose(process: RankProcess) -> str:
 
 def menu_lines(processes: Sequence[RankProcess], facts: Facts | None, at: int, width: int) -> list[Line]:
     """The signals to choose from, and to whom one would go. ``facts`` None: they are being asked for."""
-    lines: list[Line] = []
-    for index, (name, meaning) in enumerate(MEANINGS.items()):
-        here = index == at
-        lines.append(
-            [Cell("> " if here else "  ", "accent"), Cell(f"{name:<5}", "bold" if here else ""), Cell(meaning)]
-        )
-    lines.append([])
-    lines += [*_to_lines(processes, width), []]
-    return [*lines, *_effects(MENU[at], processes, facts, width)]
+    lines = [
+        [
+            Cell("> " if name == MENU[at] else "  ", "accent"),
+            Cell(f"{name:<5}", "bold" * (name == MENU[at])),
+            Cell(meaning),
+        ]
+        for name, meaning in MEANINGS.items()
+    ]
+    return [*lines, [], *_to_lines(processes, width), [], *_effects(MENU[at], processes, facts, width)]
 
 
 def question_lines(processes: Sequence[RankProcess], facts: Facts | None, name: SignalName, width: int) -> list[Line]:
@@ -78,7 +79,7 @@ def _to_lines(processes: Sequence[RankProcess], width: int) -> list[Line]:
     """To whom: host, pid, rank, job and user of each, or of the first and how many more of which nodes."""
     lines = []
     for process in processes[:MOST_LISTED]:
-        lines += wrap([Cell(who(process), "bold"), Cell(f": {whose(process)}")], width, indent=2)
+        lines += wrap([Cell(who(process), "bold"), Cell(f": {owner_words(process)}")], width, indent=2)
     if len(processes) > MOST_LISTED:
         rest = processes[MOST_LISTED:]
         nodes = folded_names(tuple(dict.fromkeys(process.node for process in rest)))
@@ -97,8 +98,8 @@ def _effects(name: SignalName, processes: Sequence[RankProcess], facts: Facts | 
         by_effect.setdefault(effect(name, facts.get(process.key)), []).append(process)
     lines = []
     for text, those in by_effect.items():
-        of = "" if len(those) == len(processes) else f"{len(those)} of {len(processes)}: "
-        lines += wrap([Cell(of + text, "warn")], width, indent=2) if text else []
+        number = "" if len(those) == len(processes) else f"{len(those)} of {len(processes)}: "
+        lines += wrap([Cell(number + text, "warn")], width, indent=2) if text else []
     return lines
 
 
@@ -146,14 +147,19 @@ def _why_no_core(facts: SignalFacts, pattern: str, program: str) -> str:
     return ""
 
 
+def asking_lines(question: str, *texts: Cell, width: int) -> list[Line]:
+    """A question, below it what it comes to."""
+    lines = wrap([Cell(question, "title")], width)
+    return [*lines, *(line for text in texts for line in ([], *wrap([text], width)))]
+
+
 def diagnosis_lines(node: str, width: int) -> list[Line]:
     """What is asked before `dcgmi diag`."""
-    lines = wrap([Cell(f"Run dcgmi diag -r 1 on {node}?", "title")], width)
     text = (
         "It tests the driver, the libraries and every GPU, for up to half a minute, and puts load on the GPUs."
         " The node refuses where a job runs or somebody uses a GPU."
     )
-    return [*lines, [], *wrap([Cell(text)], width)]
+    return asking_lines(f"Run dcgmi diag -r 1 on {node}?", Cell(text), width=width)
 
 
 def shell_lines(node: str, command: Sequence[str], width: int) -> list[Line]:
@@ -166,11 +172,13 @@ def diagnosis_words(results: Sequence[DiagResult], error: str) -> tuple[str, str
     """All of it in one sentence, and its style."""
     if error or not results:
         return f"no diagnosis: {error or 'it has no results'}", "warn"
-    counts = {status: sum(result.status == status for result in results) for status in ("fail", "warn", "pass")}
-    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    counts = Counter(result.status for result in results)
+    number = ", ".join(f"{counts[status]} {status}" for status in ("fail", "warn", "pass") if counts[status])
     bad = next((result for status in ("fail", "warn") for result in results if result.status == status), None)
     style = "ok" if bad is None else "crit" if bad.status == "fail" else "warn"
-    return f"dcgmi diag: {told or 'nothing was tested'}" + (f"; {tested_words(bad)}" if bad is not None else ""), style
+    return f"dcgmi diag: {number or 'nothing was tested'}" + (
+        f"; {tested_words(bad)}" if bad is not None else ""
+    ), style
 
 
 def tested_words(result: DiagResult) -> str:
@@ -197,39 +205,36 @@ class RasAsked:
 def ras_lines(plan: RasPlan, width: int) -> list[Line]:
     """What is asked before NCCL is: what a question does, and what it has done to jobs."""
     job = f"job {plain_text(plan.job.name, MOST_OF_NAME)}" if plan.job.name else "this job"
-    lines = wrap([Cell(f"Ask NCCL's RAS about {job}?", "title")], width)
     asked = (
         f"One question to one node, {plan.node}: its RAS gathers the counts of collectives of all"
         f" {counted(plan.ranks, 'rank')} on {counted(plan.nodes, 'node')}, in up to 10 s. Nothing is set in the job."
         " The next question waits 30 s."
     )
-    return [*lines, [], *wrap([Cell(asked)], width), [], *_ras_risk(plan, width)]
+    return asking_lines(f"Ask NCCL's RAS about {job}?", Cell(asked), Cell(_ras_risk(plan), "warn"), width=width)
 
 
-def _ras_risk(plan: RasPlan, width: int) -> list[Line]:
+def _ras_risk(plan: RasPlan) -> str:
     """By what is known of NCCL's versions (nccl#1669, #1718, #1762, #2346)."""
     version = plain_text(plan.nccl_version, MOST_OF_NAME)
     if plan.is_old:
         what = f"Its NCCL is {version}, older than 2.29.2" if version else "Its NCCL is not known"
-        text = (
+        return (
             f"{what}: before 2.29.2 a question has crashed the rank that answers, where ranks were missing (nccl#1762)"
             " or communicators were being made (nccl#1669, #1718). A crash ends the job."
         )
-        return wrap([Cell(text, "warn")], width)
-    text = (
+    return (
         f"Its NCCL is {version}. In 2.29.7 to 2.30.7 at least, an error is open by which a question crashes"
         " the rank that answers while a communicator is half made (nccl#2346). No stack shows one being made now."
         " A crash ends the job."
     )
-    return wrap([Cell(text, "warn")], width)
 
 
 def told_words(told: RasTold) -> str:
     """What came of a question, in a sentence."""
     if told.why:
         return told.why
-    of = "its answer" if told.answers == 1 else "its answer and the one before"
-    return f"{of} is with the evidence"
+    answers = "its answer" if told.answers == 1 else "its answer and the one before"
+    return f"{answers} is with the evidence"
 
 
 def asked_cells(asked: RasAsked, now: float) -> list[Cell]:
@@ -276,7 +281,5 @@ def results_words(name: SignalName, processes: Sequence[RankProcess], results: R
     style = "accent" if all(result.outcome in SENT for result in came) else "warn"
     if len(processes) == 1:
         return f"SIG{name} to {who(processes[0])}: {_outcome(came[0])}", style
-    counts: dict[str, int] = {}
-    for result in came:
-        counts[_outcome(result)] = counts.get(_outcome(result), 0) + 1
+    counts = Counter(map(_outcome, came))
     return f"SIG{name} to {len(came)} ranks: " + "; ".join(f"{count}: {text}" for text, count in counts.items()), style

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from types import MappingProxyType
+from functools import lru_cache
 
 from mltop.probes.judge.deaths import end_of, is_own_fault
-from mltop.probes.judge.nodes import kind_of_reason
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.nodes import folded, kind_of_reason
 from mltop.probes.model import Evidence, Finding, Gap, Incident, KernelEvent, NodePhase, RankDeath, Severity
 from mltop.probes.model.gap import subject_text
 from mltop.probes.model.ranks import fold
-from mltop.probes.model.units import UNKNOWN, clock_time, counted, seconds
+from mltop.probes.model.units import UNKNOWN, clock_time, seconds
+from mltop.probes.model.vocabulary import gravity
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.states import SEVERITY, gravity
+from mltop.tui.render.states import SEVERITY
 
 
 def severity_cell(severity: str) -> Cell:
@@ -26,13 +25,8 @@ def severity_cell(severity: str) -> Cell:
 
 
 def worst(findings: Iterable[Finding]) -> Finding | None:
-    """The most severe finding, the first of several; an unknown severity counts as the least."""
-    return min(findings, key=of_gravity, default=None)
-
-
-def explained_texts(finding: Finding) -> list[str]:
-    """What is told of what it explains, a line each: ``explains Xid 79: GPU 3 fell off the bus``."""
-    return [f"explains {text}" for text in explained(finding)]
+    """The most severe finding, the first of several."""
+    return min(findings, key=lambda finding: gravity(finding.severity), default=None)
 
 
 def explained(finding: Finding) -> list[str]:
@@ -42,65 +36,12 @@ def explained(finding: Finding) -> list[str]:
     return [*dict.fromkeys(texts), *finding.folded[len(texts) :]]
 
 
-def of_gravity(finding: Finding) -> int:
-    """The key by which the gravest come first."""
-    return gravity(finding.severity)
+@lru_cache(maxsize=64)
+def folded_names(names: tuple[str, ...]) -> str:
+    """The names as one node set: ``node[03-10,12]``."""
+    return folded(names)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One finding, or several of many nodes that say the same.
-
-    ``names``: what stands for the nodes' names.
-    """
-
-    findings: tuple[Finding, ...]
-    names: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def first(self) -> Finding:
-        return self.findings[0]
-
-    @cached_property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(finding.node for finding in self.findings))
-
-    @property
-    def key(self) -> str:
-        """Stays the same while it is told; begins with the first node's name and a slash."""
-        about = self.first.subject if len(self.findings) == 1 else "many"
-        return f"{self.first.node}/{self.first.id}/{about}"
-
-    @property
-    def since(self) -> float | None:
-        return min((finding.since for finding in self.findings if finding.since is not None), default=None)
-
-    @property
-    def where(self) -> str:
-        shown = tuple([self.names.get(node, node) for node in self.nodes])
-        return (folded_names(shown) if len(shown) > 1 else shown[0]) or UNKNOWN
-
-    @property
-    def subject(self) -> str:
-        subjects = {finding.subject for finding in self.findings}
-        if len(subjects) == 1:
-            return self.first.subject or UNKNOWN
-        of_gpus = all(finding.gpu is not None for finding in self.findings)
-        return f"{len(self.findings)} {'GPUs' if of_gpus else 'times'}"
-
-    @property
-    def message(self) -> str:
-        """What happened, on how many nodes; of a single finding also how many others it explains."""
-        first = self.first
-        if len(self.findings) == 1:
-            message = first.message + (f" (+{counted(len(first.folded), 'finding')})" if first.folded else "")
-            return message or first.id
-        same = all(finding.message == first.message for finding in self.findings)
-        example = "" if same else f" (this on {self.names.get(first.node, first.node)})"
-        return f"{len(self.nodes)} nodes: {first.message}{example}"
-
-
-FOLD_FROM = 6  # nodes with one and the same problem
 _SEE = "see at its console whether it is up"
 _SEVERITY_OF_STATE: dict[NodePhase, Severity] = {"lost": "critical", "refused": "critical", "stale": "warning"}
 
@@ -122,73 +63,9 @@ def state_findings(nodes: Iterable[NodeView], taken_at: float) -> list[Finding]:
     return findings
 
 
-def fleet_problems(nodes: Iterable[NodeView], findings: Sequence[Finding], taken_at: float) -> list[Problem]:
-    """The problems of ``nodes`` where ``findings`` are those of the health rules only."""
-    shown = list(nodes)
-    return problems_of([node.node for node in shown], [*state_findings(shown, taken_at), *findings])
+# What an incident rests on.
 
-
-def problems_of(
-    nodes: Iterable[str], findings: Sequence[Finding], names: Mapping[str, str] = MappingProxyType({})
-) -> list[Problem]:
-    """Worst first: what ``findings`` say of ``nodes``. ``names``: what stands for the nodes' names."""
-    shown = set(nodes)
-    theirs = sorted((finding for finding in findings if finding.node in shown), key=of_gravity)
-    return [Problem(tuple(group), names) for group in _groups(theirs)]
-
-
-def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings of at least FOLD_FROM nodes that say the same together, the others alone."""
-    from mltop.probes.judge.health.folding import alike  # with all rules, which are not loaded before the first paint
-
-    of_kinds = grouped(findings, alike)
-    groups: list[list[Finding]] = []
-    folded: set[int] = set()
-    for finding in findings:
-        group = of_kinds[alike(finding)]
-        if len({finding.node for finding in group}) < FOLD_FROM:
-            groups.append([finding])
-        elif id(group) not in folded:
-            folded.add(id(group))
-            groups.append(group)
-    return groups
-
-
-@lru_cache(maxsize=64)
-def folded_names(names: tuple[str, ...]) -> str:
-    """The names as one node set: ``node[03-10,12]``."""
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
-    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
-
-
-# Incidents.
-
-# What became of the job, in a word; of what no job suffers from its severity says it.
-KINDS = {
-    "hang": ("HUNG", "crit"),
-    "crash": ("DIED", "crit"),
-    "stopped": ("ENDED", "dim"),
-    "straggler": ("SLOW", "warn"),
-    "starved": ("STARVED", "warn"),
-    "slow": ("SLOW", "warn"),
-}
 _SOURCES = {"flight_recorder": "flight recorder", "ras": "NCCL RAS", "kernel": "kernel log", "health": "rules"}
-
-
-def kind_cell(incident: Incident) -> Cell:
-    """In the style of its severity where that is graver than what usually becomes of such a job."""
-    word, style = KINDS.get(incident.kind, ("", ""))
-    if not word:
-        return severity_cell(incident.severity)
-    return Cell(word, "crit" if incident.severity == "critical" else style)
-
-
-def age_text(incident: Incident, now: float) -> str:
-    """For how long it lasts, or lasted: "6m30s"."""
-    if incident.since is None:
-        return ""
-    return seconds(max(0.0, (now if incident.until is None else incident.until) - incident.since))
 
 
 def evidence_words(evidence: Evidence) -> str:
@@ -276,6 +153,8 @@ def happenings(
     events: Iterable[tuple[str, KernelEvent | RankDeath]],
     node: str = "",
     done: Iterable[Happening] = (),
+    *,
+    incidents: Iterable[Incident] = (),
 ) -> list[Happening]:
     """Everything that happened on ``node`` ("": anywhere), the newest first; without what began at an unknown time.
 
@@ -283,6 +162,7 @@ def happenings(
     """
     listed = [
         *done,
+        *(_incident_begun(incident) for incident in incidents if incident.since is not None),
         *(_begun(finding) for finding in (*firing, *ended) if finding.since is not None),
         *(_over(finding) for finding in ended if finding.until is not None),
         *(_reported(name, event) for name, event in events),
@@ -298,6 +178,12 @@ def _begun(finding: Finding) -> Happening:
     return Happening(
         finding.since or 0.0, finding.node, word.text, style, finding.subject, finding.message, key, finding
     )
+
+
+def _incident_begun(incident: Incident) -> Happening:
+    node = incident.culprits[0].node if incident.culprits else ""
+    word, key = severity_cell(incident.severity), f"i{incident.id}/{incident.since}"
+    return Happening(incident.since or 0.0, node, word.text, word.style, incident.job, incident.headline, key)
 
 
 def _over(finding: Finding) -> Happening:

@@ -49,6 +49,10 @@ def grown(now: Mapping[str, int], first: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(growths.items(), key=lambda growth: -growth[1]))
 
 
+def is_up(link: LinkSample) -> bool:
+    return link.state is not None and link.state.upper() in _UP
+
+
 def _state(line: Counted) -> Cell:
     cell = _own_state(line.about)
     return Cell(cell.text, line.alarm or cell.style) if cell.style == "dim" else cell
@@ -58,7 +62,7 @@ def _own_state(link: LinkSample) -> Cell:
     if link.state is None:
         return Cell("GONE" if link.error_code else UNKNOWN, "crit" if link.error else "dim")
     physical = link.physical_state or ""
-    if link.state.upper() in _UP:
+    if is_up(link):
         return Cell(link.state, "ok")
     word = physical if physical and physical not in ("LinkUp", link.state) else link.state
     return Cell(word, "warn" if link.state.upper().startswith("INIT") else "dim")

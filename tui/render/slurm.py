@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from mltop.probes.model import Finding
 from mltop.probes.model.text import plain_text
-from mltop.probes.model.vocabulary import gravity
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, wrap
+from mltop.tui.render.findings import worst
 
 Line = list[Cell]
 
@@ -72,13 +72,9 @@ def clean_reason(reason: str) -> str:
 def reason_of(findings: Sequence[Finding], nodes: Iterable[str]) -> str:
     """The gravest that is wrong with these nodes, "" where nothing is but what programs do."""
     wanted = set(nodes)
-    theirs = [
-        finding
-        for finding in findings
-        if finding.node in wanted and finding.severity != "info" and not finding.id.startswith(_OF_PROGRAMS)
-    ]
-    worst = min(theirs, key=lambda finding: gravity(finding.severity), default=None)
-    return worst.message if worst is not None else ""
+    theirs = (one for one in findings if one.node in wanted and not one.id.startswith(_OF_PROGRAMS))
+    gravest = worst(one for one in theirs if one.severity != "info")
+    return gravest.message if gravest is not None else ""
 
 
 def run_by_slurm(nodes: Iterable[NodeView]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mltop.probes.model import SEVERITIES, JobMotion, Rhythm, Slowdown
+from mltop.probes.judge.nodes import by_reason, folded
+from mltop.probes.model import JobMotion, NodeState, Rhythm
 from mltop.probes.model.incident import Doing
 from mltop.probes.model.units import UNKNOWN, digits, percent_words, rough_time, seconds
 from mltop.probes.model.vocabulary import WorkState
@@ -52,15 +53,20 @@ PERHAPS_STALLED = "STALLED?"
 SEVERITY = {"critical": ("CRIT", "crit"), "warning": ("WARN", "warn"), "info": ("INFO", "")}
 
 
-def gravity(severity: str) -> int:
-    """For sorting: 0 is the gravest; an unknown severity counts as the least."""
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
-
-
 def gravest(states: Iterable[str]) -> str:
     """The gravest node state; "live" when all are, and of no nodes at all. A state of another name counts most."""
     order = {state: index for index, state in enumerate(_GRAVEST_FIRST)}
     return min((state for state in states if state != "live"), key=lambda state: order.get(state, -1), default="live")
+
+
+def silent_cells(states: Iterable[NodeState]) -> list[Cell]:
+    """Nodes that did not, or not fully, answer: a sentence for each reason."""
+    cells = []
+    for state, reason, nodes in by_reason(states):
+        many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
+        text = f"{many}{folded(nodes)} {state}" + (f": {reason}" if reason else "")
+        cells.append(Cell(text, NODE_STYLE.get(state, "warn") if state != "live" else "warn"))
+    return cells
 
 
 def state_word(state: str) -> str:
@@ -106,21 +112,15 @@ def elapsed_text(progress: ProbeProgress) -> str:
 
 # How a job gets on: "step 2.1 s ± 3 %", "stalled? 12s", "stalled 6m30s".
 
-_PHASES = {"starting": "starting", "moving": "moving", "unknown": "unknown"}
 LEAST_SPREAD = 0.01
 
 
 def motion_words(motion: JobMotion) -> str:
     """One phrase for a cell or a line: what stands first, else how fast it is."""
-    if motion.phase == "quiet":
-        return f"stalled? {seconds(motion.still_s)}"
-    if motion.phase == "stalled":
-        return f"stalled {seconds(motion.still_s)}"
-    if motion.phase == "moving" and motion.rhythm is not None:
-        words = rhythm_words(motion.rhythm)
-        return words if motion.slowdown is None else f"{words}, {slowdown_words(motion.slowdown)}"
-    words = _PHASES[motion.phase]
-    return words if motion.slowdown is None else f"{words}, {slowdown_words(motion.slowdown)}"
+    if motion.phase in ("quiet", "stalled"):
+        return f"stalled{'?' if motion.phase == 'quiet' else ''} {seconds(motion.still_s)}"
+    words = rhythm_words(motion.rhythm) if motion.phase == "moving" and motion.rhythm is not None else motion.phase
+    return words if motion.slowdown is None else f"{words}, {percent_words(motion.slowdown.share)} slower"
 
 
 def rhythm_words(rhythm: Rhythm) -> str:
@@ -128,8 +128,3 @@ def rhythm_words(rhythm: Rhythm) -> str:
     step_s = rhythm.step_s
     step = f"{step_s:.1f} s" if step_s < 99.95 else f"{digits(step_s)} s"
     return f"step {step} ± {percent_words(max(LEAST_SPREAD, rhythm.spread))}"
-
-
-def slowdown_words(slowdown: Slowdown) -> str:
-    """``12 % slower``."""
-    return f"{percent_words(slowdown.share)} slower"

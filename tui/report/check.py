@@ -60,9 +60,9 @@ def print_check(
     for incident in checked.incidents:
         if verbose or incident.severity != "info":
             page.incident(incident, verbose)
-    told = {finding.identity for incident in checked.incidents for finding in incident.findings}
+    printed = {finding.identity for incident in checked.incidents for finding in incident.findings}
     for finding in checked.findings:
-        if finding.identity not in told and (verbose or finding.severity != "info"):
+        if finding.identity not in printed and (verbose or finding.severity != "info"):
             page.finding(finding, verbose)
     missed = [unknown for unknown in checked.unknown if verbose or unknown.severity != "info"]
     for alike in grouped(missed, lambda unknown: (unknown.what, unknown.why)).values():

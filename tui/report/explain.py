@@ -12,7 +12,6 @@ from mltop.probes.model.gap import Gap
 from mltop.probes.model.ranks import fold, ranks_text
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.findings import severity_cell
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -44,14 +43,14 @@ def _job(job: ExplainedJob, page: Page, verbose: bool) -> None:
     incident = job.incident
     if incident is None:
         page.sentence(Cell("it ended well: no failure, and a good end", "ok"))
-        for evidence in job.good_end:
-            page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
     else:
-        page.sentence(severity_cell(incident.severity), Cell(f" {incident.headline}", "bold"), indent=5)
-        shown = incident.evidence if verbose else incident.evidence[:MOST_EVIDENCE]
-        for evidence in shown:
-            page.sentence(Cell("  "), Cell(evidence.text), Cell(_source(evidence), "dim"), indent=4)
-        page.more(len(incident.evidence) - len(shown), "lines (-v)", "dim")
+        page.story(incident, [Cell(incident.headline, "bold")])
+    evidence = job.good_end if incident is None else incident.evidence
+    shown = evidence if verbose or incident is None else evidence[:MOST_EVIDENCE]
+    for one in shown:
+        page.sentence(Cell("  "), Cell(one.text), Cell(_source(one), "dim"), indent=4)
+    page.more(len(evidence) - len(shown), "lines (-v)", "dim")
+    if incident is not None:
         if incident.confidence != "low" or job.is_told:
             page.sentence(Cell("  confidence: ", "dim"), Cell(incident.confidence), indent=4)
         page.action(incident.act, incident.action)

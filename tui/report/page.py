@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.judge.nodes import by_reason, folded
 from mltop.probes.model import Finding, Incident, NodeState
 from mltop.probes.model.units import clock_time, known
 from mltop.probes.model.vocabulary import COMMANDS, Act
@@ -25,9 +24,9 @@ from mltop.tui.render.cells import (
     with_widths,
     wrap,
 )
-from mltop.tui.render.findings import evidence_words, explained_texts, severity_cell
+from mltop.tui.render.findings import evidence_words, explained, severity_cell
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.states import NODE_STYLE
+from mltop.tui.render.states import silent_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,14 +133,21 @@ class Page:
         if text:
             self.line(Cell(f"    {label}", "dim"), Cell(text, "accent"))
 
+    def story(
+        self, one: Finding | Incident, text: Sequence[Cell], indent: int = 0, details: Iterable[str] = ()
+    ) -> None:
+        """What is wrong behind its severity, then ``details``, a line each."""
+        start = severity_cell(one.severity)
+        self.sentence(Cell(" " * indent), start, Cell(" "), *text, indent=indent + 5)
+        for detail in details:
+            self.sentence(Cell(" " * (indent + 4)), Cell(detail, "dim"), indent=indent + 4)
+
     def finding(self, finding: Finding, verbose: bool = False) -> None:
         """One finding: what is wrong, and what to do. ``verbose``: with its evidence, and what it explains."""
         span = "" if finding.until is None else f" ({clock_time(finding.since)} to {clock_time(finding.until)})"
-        message = Cell(finding.message or finding.id)
-        where = f" {finding.node}: " if finding.node else " "
-        self.sentence(severity_cell(finding.severity), Cell(where, "bold"), message, Cell(span, "dim"), indent=5)
-        for text in (*finding.evidence, *explained_texts(finding)) if verbose else ():
-            self.sentence(Cell("    "), Cell(text, "dim"), indent=4)
+        where = f"{finding.node}: " if finding.node else ""
+        text = [Cell(where, "bold"), Cell(finding.message or finding.id), Cell(span, "dim")]
+        self.story(finding, text, details=details_of(finding) if verbose else ())
         self.action(finding.act, finding.action)
 
     def incident(self, incident: Incident, verbose: bool = False) -> None:
@@ -154,14 +160,11 @@ class Page:
             self.finding(findings[0], verbose)
             return
         until = "" if incident.until is None else f" (over since {clock_time(incident.until)})"
-        severity = severity_cell(incident.severity)
-        self.sentence(severity, Cell(f" {incident.headline}", "bold"), Cell(until, "dim"), indent=5)
+        self.story(incident, [Cell(incident.headline, "bold"), Cell(until, "dim")])
         self.action(incident.act, incident.action)
         for finding in findings:
             where = f"{finding.node}: " if finding.node else ""
-            self.sentence(Cell("     "), severity_cell(finding.severity), Cell(f" {where}{finding.message}"), indent=10)
-            for text in (*finding.evidence, *explained_texts(finding)) if verbose else ():
-                self.sentence(Cell("          "), Cell(text, "dim"), indent=10)
+            self.story(finding, [Cell(f"{where}{finding.message}")], 5, details_of(finding) if verbose else ())
         for evidence in incident.evidence if verbose else ():
             self.sentence(Cell(f"     {evidence_words(evidence)}", "dim"), indent=7)
         if verbose and (surer := advice(incident.next_act, incident.next, self.acts)):
@@ -169,10 +172,12 @@ class Page:
 
     def not_well(self, states: Iterable[NodeState]) -> None:
         """Nodes that did not, or not fully, answer: one sentence for each reason."""
-        for state, reason, nodes in by_reason(states):
-            text = f"{folded(nodes)} {state}" + (f": {reason}" if reason else "")
-            many = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
-            self.sentence(Cell(many + text, NODE_STYLE.get(state, "warn") if state != "live" else "warn"))
+        for cell in silent_cells(states):
+            self.sentence(cell)
+
+
+def details_of(finding: Finding) -> list[str]:
+    return [*finding.evidence, *(f"explains {text}" for text in explained(finding))]
 
 
 _UNIT = re.compile(r"[^\d.]*$")

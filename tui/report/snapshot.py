@@ -13,14 +13,16 @@ from mltop.probes.judge.states import States
 from mltop.probes.model import Finding, Gap, JobKey, NodeState, RankSample, Sample
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
+from mltop.probes.model.vocabulary import COMMANDS
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.earlier import EarlierRanks
-from mltop.tui.render.findings import Problem, fleet_problems, is_missed, merged_gaps, severity_cell
+from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.ranks import OF_NO_JOB, RATES
+from mltop.tui.render.story import Scope, fold_alike, story_of_findings
 from mltop.tui.report.page import Page
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.tables import gpu_rows, others_of, process_rows, ranks_of, unassigned_of
@@ -34,29 +36,15 @@ MOST_ENDS = 20
 MOST_SIZES = 4  # that processes of one job claim
 
 
-def print_fleet(view: FleetView, findings: Sequence[Finding], page: Page) -> None:
-    """Nodes without a sample are not in the table: the page says before it who they are, and why."""
-    nodes = [node for node in view.nodes if node.sample is not None]
-    page.table(NODE_COLUMNS, [node_row(node, findings) for node in nodes])
-    live = [node for node in nodes if node.state.state == "live"]
-    _problems(fleet_problems(live, findings, view.taken_at), page)
-    _jobs(nodes, page)
-    _ends_of_ranks([node.sample for node in nodes if node.sample is not None], page)
-    _fleet_gaps(nodes, page)
-    page.lines([[], header_cells(view, [counted(len(view.nodes), "node")], page.width)])
-
-
-def _problems(problems: Sequence[Problem], page: Page) -> None:
-    if problems:
+def _findings(findings: Sequence[Finding], page: Page) -> None:
+    """Worst first, those that many nodes share as one."""
+    stories = [story_of_findings(group, Scope(acts=COMMANDS)) for group in fold_alike(findings)]
+    if stories:
         page.title("findings")
-    for problem in problems[:MOST_PROBLEMS]:
-        first, findings = problem.first, problem.findings
-        times = f" ({len(findings)} times)" if len(findings) > len(problem.nodes) else ""
-        example = f" (this on {first.node})" if len({finding.message for finding in findings}) > 1 else ""
-        where = Cell(f" {folded(problem.nodes)}{times}: ", "bold")
-        page.sentence(severity_cell(first.severity), where, Cell((first.message or first.id) + example), indent=5)
-        page.action(first.act, first.action)
-    page.more(len(problems) - MOST_PROBLEMS, "findings: mltop snapshot --json has all")
+    for story in stories[:MOST_PROBLEMS]:
+        page.story(story.findings[0], [Cell(f"{story.who}: ", "bold"), *story.what])
+        page.action("", story.action)
+    page.more(len(stories) - MOST_PROBLEMS, "findings: mltop snapshot --json has all")
 
 
 def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
@@ -75,27 +63,36 @@ def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
         seen = Ranges.of(rank.rank for _, rank in ranks if rank.rank is not None)
         world = f" of world size {', '.join(map(str, sorted(sizes)[:MOST_SIZES]))}" if sizes else ""
         missing = Ranges.below(max(sizes)).without(seen) if len(sizes) == 1 else Ranges()
-        whose = f" of {ranks[0][1].user}" if namesakes[job.name] > 1 else ""
-        text = f"  {job.name or '(unnamed)'}{whose}: {len(ranks)} ranks{world} on {folded(node for node, _ in ranks)}"
+        owner = f" of {ranks[0][1].user}" if namesakes[job.name] > 1 else ""
+        text = f"  {job.name or '(unnamed)'}{owner}: {len(ranks)} ranks{world} on {folded(node for node, _ in ranks)}"
         page.sentence(Cell(text), indent=4)
         if missing:
             page.sentence(Cell(f"    not seen: ranks {missing}", "warn"), indent=6)
     page.more(len(jobs) - MOST_JOBS, "jobs", "dim")
 
 
-def _fleet_gaps(nodes: Sequence[NodeView], page: Page) -> None:
-    """What could not be read, once for all nodes where it is the same."""
+def _gaps(samples: Sequence[Sample], page: Page) -> None:
+    """What could not be read, once for all nodes where it is the same; of a few nodes also what their hardware has
+    not.
+    """
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for node in nodes:
-        missed = [gap for gap in node.sample.gaps if gap.kind == "unknown"] if node.sample is not None else []
-        for gap in merged_gaps(missed):
-            groups.setdefault((gap.what, gap.why, gap.fix), []).append(node.node)
+    absent: dict[str, list[str]] = {}
+    for sample in samples:
+        for gap in merged_gaps(gap for gap in sample.gaps if is_missed(gap)):
+            groups.setdefault((gap.what, gap.why, gap.fix), []).append(sample.node)
+        for gap in merged_gaps(Gap(gap.what, "") for gap in sample.gaps if gap.kind == "unsupported"):
+            absent.setdefault(gap.what, []).append(sample.node)
     if groups:
         page.title("not known")
-    for (what, why, fix), names in groups.items():
-        whose = "all nodes" if len(names) == len(nodes) else folded(names)
-        page.sentence(Cell(f"  {whose}: {what}: "), Cell(why, "warn"), indent=4)
+
+    def where(nodes: Sequence[str]) -> str:
+        return "" if len(samples) < 2 else "all nodes: " if len(nodes) == len(samples) else f"{folded(nodes)}: "
+
+    for (what, why, fix), nodes in groups.items():
+        page.sentence(Cell(f"  {where(nodes)}{what}: "), Cell(why, "warn"), indent=4)
         page.fix(fix)
+    for what, nodes in absent.items() if len(samples) <= FEW else ():
+        page.sentence(Cell(f"  not supported here: {where(nodes)}{what}", "dim"), indent=4)
 
 
 def _ends_of_ranks(samples: Sequence[Sample], page: Page) -> None:
@@ -129,25 +126,25 @@ def print_snapshot(
     by_node = {sample.node: sample for sample in samples}
     taken_at = max((sample.sampled_at for sample in samples), default=time.time())
     view = FleetView(taken_at, tuple(NodeView(state, by_node.get(state.node)) for state in nodes))
-    of = f" of {counted(len(nodes), 'node')}" if len(nodes) > 1 else ""
-    page.lines([header_cells(view, [f"mltop snapshot{of}", "mltop snapshot"], page.width)])
+    number = f" of {counted(len(nodes), 'node')}" if len(nodes) > 1 else ""
+    page.lines([header_cells(view, [f"mltop snapshot{number}", "mltop snapshot"], page.width)])
     page.not_well([state for state in nodes if state.state != "live"])
-    if len(nodes) > FEW:
-        print_fleet(view, findings, page)
-        return
+    answered = [node for node in view.nodes if node.sample is not None]
     if len(nodes) > 1:
-        page.table(NODE_COLUMNS, [node_row(node, findings) for node in view.nodes])
-    if findings:
-        page.title("findings")
-    for finding in findings:
-        page.finding(finding)
-    context = RowContext(Picture(view, tuple(findings), states=states), EarlierRanks(), lambda *_: None)
-    for node in view.nodes:
-        _gpus_of(node, context, page, many=len(samples) > 1)
-    _processes_of(view.nodes, context, page)
+        listed = answered if len(nodes) > FEW else view.nodes
+        page.table(NODE_COLUMNS, [node_row(node, findings) for node in listed])
+    _findings(findings, page)
+    if len(nodes) > FEW:
+        _jobs(answered, page)
+    else:
+        context = RowContext(Picture(view, tuple(findings), states=states), EarlierRanks(), lambda *_: None)
+        for node in view.nodes:
+            _gpus_of(node, context, page, many=len(samples) > 1)
+        _processes_of(view.nodes, context, page)
     _ends_of_ranks(samples, page)
-    for sample in samples:
-        _gaps(f"not known on {sample.node}", sample.gaps, page)
+    _gaps(samples, page)
+    if len(nodes) > FEW:
+        page.lines([[], header_cells(view, [counted(len(nodes), "node")], page.width)])
 
 
 def _gpus_of(node: NodeView, context: RowContext, page: Page, many: bool) -> None:
@@ -165,15 +162,3 @@ def _processes_of(nodes: Sequence[NodeView], context: RowContext, page: Page) ->
             page.table(*process_rows(shown, context), title, _NO_HISTORY)
         elif members is ranks_of:
             page.lines([[], [Cell("no training ranks found", "dim")]])
-
-
-def _gaps(title: str, gaps: Sequence[Gap], page: Page) -> None:
-    missed = [gap for gap in gaps if is_missed(gap)]
-    if missed:
-        page.title(title)
-    for gap in merged_gaps(missed):
-        page.sentence(Cell(f"  {gap.what}: "), Cell(gap.why, "warn"), indent=4)
-        page.fix(gap.fix)
-    absent = merged_gaps([Gap(gap.what, "") for gap in gaps if gap.kind == "unsupported"])
-    for gap in absent:
-        page.sentence(Cell(f"  not supported here: {gap.what}", "dim"), indent=4)

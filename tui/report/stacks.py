@@ -10,7 +10,7 @@ from mltop.probes.model import Incident, JobReport, NodeState
 from mltop.probes.model.vocabulary import COMMANDS, Act
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.stacks.report import Around, ReportLines
-from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
+from mltop.tui.render.stacks.verdict import incident_of, job_title, jobs_left_out
 from mltop.tui.report.page import Page
 
 if TYPE_CHECKING:
@@ -56,23 +56,18 @@ def print_reports(
         if not_answered:  # the gaps of these nodes are said once, for all jobs
             gaps = [gap for gap in report.verdict.gaps if gap.source != "node" or gap.item in answered]
             shown = replace(report, verdict=replace(report.verdict, gaps=gaps))
-        _report(shown, job_words(report, reports), page, _incident_of(report, incidents, more_than_stacks))
+        own = incident_of(report, incidents)
+        if own is not None and any(own is one for one in more_than_stacks):
+            own = replace(own, act="", action="")  # what to do is printed above
+        _report(shown, job_title(report, reports), page, own)
     if reports[MOST_JOBS:]:
         page.line(Cell(jobs_left_out(reports[MOST_JOBS:]), "warn"))
 
 
-def _report(report: JobReport, job: str, page: Page, incident: Incident | None) -> None:
+def _report(report: JobReport, title: str, page: Page, incident: Incident | None) -> None:
     """As the stacks pane shows it."""
-    world = "" if report.world_size is None else f", world size {report.world_size}"
     began = incident.since if incident is not None and incident.since is not None else 0.0
     now = max((digest.taken_at for digest in report.digests if digest.taken_at is not None), default=began)
-    around = Around(now, incident, title=f"{job}{world}", most_unread=MOST_UNREADABLE, acts=_ACTS)
+    around = Around(now, incident, title=title, most_unread=MOST_UNREADABLE, acts=_ACTS)
     page.lines([[*line.cells] for line in ReportLines(0, report, around, page.width).lines()])
     page.line()
-
-
-def _incident_of(report: JobReport, incidents: Sequence[Incident], told: Sequence[Incident]) -> Incident | None:
-    """That of its job, while it lasts. ``told``: those that stand above, with what to do."""
-    own = (one for one in incidents if (one.job, one.uid) == (report.job, report.uid) and one.until is None)
-    found = next(own, None)
-    return replace(found, act="", action="") if found is not None and any(found is one for one in told) else found

@@ -19,7 +19,6 @@ from mltop.tui.app.past.sums import Sums
 from mltop.tui.app.past.track import Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.findings import kind_cell
 from mltop.tui.render.fleet.jobs import Group
 from mltop.tui.render.gpus.table import rate_of
 from mltop.tui.render.graph import (
@@ -38,7 +37,8 @@ from mltop.tui.render.graph import (
     span_of,
     width_beside,
 )
-from mltop.tui.screens.pane import Memo
+from mltop.tui.render.story import Line, kind_cell, spaced
+from mltop.tui.screens.pane import Memo, Pane
 from mltop.tui.screens.row_context import RowContext
 
 if TYPE_CHECKING:
@@ -68,6 +68,23 @@ def job_graph(app: MltopApp, job: JobKey | None, incident: Incident | None, widt
         span = Span(since, incident.until, f"graph-{style}")
         graphs = replace(graphs, spans=(span,), events=(fell, *graphs.events))
     return graphs.stacked(room) if graphs is not None else []
+
+
+def with_job_graph(
+    pane: Pane,
+    lines: Sequence[Line],
+    job: JobKey | None,
+    incident: Incident | None = None,
+    *,
+    least: int = 0,
+    above: int = 0,
+) -> list[Line]:
+    """The ``lines`` of a pane that scrolls, and in those that they leave, of at ``least`` so many, ``job_graph``.
+    ``above``: lines of the pane's other parts.
+    """
+    room = max(least, pane.size.height - pane.chrome_height() - 1 - above - len(lines))
+    graph = job_graph(pane.mltop, job, incident, pane.size.width - 1, room) if lines else []
+    return spaced([lines, [*map(Line, graph)]])
 
 
 def group_graphs(app: MltopApp, group: Group, columns: int) -> Graphs | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from textual import events
@@ -20,10 +21,11 @@ from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.stalls import question_line
 from mltop.tui.render.advice import KEYCAPS, keys_on
-from mltop.tui.render.answer import Answer, Situation, answer_of
+from mltop.tui.render.answer import Answer, answer_of
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.guarded import FAILURES, guarded
+from mltop.tui.render.story import Scope, Story, stories_of
 from mltop.tui.screens.bars import (
     FilterBox,
     Notice,
@@ -66,18 +68,6 @@ class Memo(Generic[Made]):
         if self._last is None or not all(map(_same, source, self._last[0])):
             self._last = source, make()
         return self._last[1]
-
-
-def situation_of(picture: Picture) -> Situation:
-    ended = [finding.until for finding in picture.ended if finding.until is not None]
-    return Situation(
-        picture.view,
-        picture.incidents,
-        picture.findings,
-        picture.motions,
-        len(picture.not_judged),
-        max(ended, default=None),
-    )
 
 
 def _same(new: object, old: object) -> bool:
@@ -134,6 +124,7 @@ class Pane(CommandedScreen):
     def __init__(self) -> None:
         super().__init__()
         self._history = ShownHistory()
+        self._wrong = Memo[list[Story]]()
         self.status_height = 0  # lines
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -267,7 +258,7 @@ class Pane(CommandedScreen):
 
     def _show_answer(self, picture: Picture | None) -> None:
         """Line 1, and the same as the terminal's title."""
-        answer = answer_of(situation_of(picture) if picture is not None else None)
+        answer = answer_of(picture)
         nothing: tuple[str, str] = "", ""
         key, does = guarded("the key of line 1", lambda: self._leads_on(answer), nothing)
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there
@@ -316,6 +307,23 @@ class Pane(CommandedScreen):
         app = self.mltop
         dumped = app.investigation.result is not None and bool(app.investigation.result.reports)
         return keys_on(app.trail.here.pane, dumped=dumped, recorded=app.player is not None)
+
+    def stories(
+        self,
+        picture: Picture,
+        nodes: Sequence[str] = (),
+        *,
+        one: bool = False,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[Story]:
+        """What is wrong, with these ``nodes``, in the words of this pane; built when it changes. ``one``: all that is
+        shown is one node; ``names``: shown for nodes' names.
+        """
+        scope = Scope(names, one or len(picture.view.nodes) == 1, self.acts)
+        source = picture.incidents, picture.findings, tuple(nodes), scope.one, names, tuple(scope.acts.items())
+        made = partial(stories_of, picture.incidents, picture.findings, scope, nodes)
+        none: list[Story] = []
+        return guarded("the problems", lambda: self._wrong.get(source, made), none)
 
     def context(self, picture: Picture) -> RowContext:
         """What rows of GPUs and ranks are made of."""

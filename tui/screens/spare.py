@@ -11,7 +11,7 @@ from mltop.tui.render.cells import Cell
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.gpus.details import side_by_side
 from mltop.tui.render.gpus.lanes import lane_lines
-from mltop.tui.screens.events.lines import event_cells, event_head, names_width
+from mltop.tui.screens.events.lines import event_lines
 from mltop.tui.screens.graphs import NodeGraphs
 from mltop.tui.screens.help.lines import drawable, help_lines, shared_blocks
 from mltop.tui.screens.help.terms import TERMS
@@ -75,9 +75,8 @@ def _events(node: str, context: RowContext, width: int) -> Lines:
     """The newest ones of this node, "": of all."""
     picture = context.picture
     events = happenings(picture.findings, picture.ended, picture.events, node)[:MOST_EVENTS]
-    column = 0 if node else names_width(events)
-    lines = [[*line] for event in events for line in event_cells(event, column, width)]
-    return [event_head(column, width), *lines[:MOST_EVENTS]] if lines else []
+    title, lines = event_lines(events, width, with_nodes=not node)
+    return [title, *([*line.cells] for line in lines[:MOST_EVENTS])] if lines else []
 
 
 def _gpus(node: NodeView, context: RowContext, width: int, room: int) -> Lines:

@@ -34,31 +34,19 @@ _DO = {
 _ACTS: Mapping[CulpritKind, Act] = {"stands": "stacks", "computes": "stacks", "slow": "node"}
 MOST_PIDS = 8
 MOST_NAME = 64  # characters
-_STANDS = {
-    "stands": "is stuck in {where}",
-    "computes": "computes alone in {where}",
-    "polls": "polls in {where}",
-    "elsewhere": "waits elsewhere, in {where}",
-    "behind": "is in another turn of the loop, in {where}",
-    "stopped": "is stopped",
-    "traced": "is held by a debugger",
-    "kernel": "does not come back from the kernel ({where})",
-    "dead": "died ({reason})",
-    "left": "left before the others ({reason})",
-    "slow": "is slow, the others wait for it",
-}
-_SHORT = {
-    "stands": "is stuck",
-    "computes": "computes alone",
-    "polls": "polls",
-    "elsewhere": "waits elsewhere",
-    "behind": "is in another turn of the loop",
-    "stopped": "is stopped",
-    "traced": "is held by a debugger",
-    "kernel": "does not come back from the kernel",
-    "dead": "died",
-    "left": "left before the others",
-    "slow": "is slow",
+# What who holds a job up does, in short, and what follows where it is known.
+_DOES: Mapping[str, tuple[str, str]] = {
+    "stands": ("is stuck", " in {where}"),
+    "computes": ("computes alone", " in {where}"),
+    "polls": ("polls", " in {where}"),
+    "elsewhere": ("waits elsewhere", ", in {where}"),
+    "behind": ("is in another turn of the loop", ", in {where}"),
+    "stopped": ("is stopped", ""),
+    "traced": ("is held by a debugger", ""),
+    "kernel": ("does not come back from the kernel", " ({where})"),
+    "dead": ("died", " ({reason})"),
+    "left": ("left before the others", " ({reason})"),
+    "slow": ("is slow", ", the others wait for it"),
 }
 _PLACELESS = ("stopped", "traced", "slow", "dead", "left")
 _PLURALS = {"computes": "compute", "polls": "poll", "waits": "wait", "is": "are", "does": "do"}
@@ -133,7 +121,7 @@ def culprits_words(culprits: Sequence[Culprit], with_nodes: bool, *, past: bool 
     else:
         who, alike = who_is(first, with_nodes), [first]
     place = first.where if first.where not in _NOWHERE else ""
-    template = _STANDS.get(first.how, "") if place or first.how in _PLACELESS else ""
+    template = "".join(_DOES.get(first.how, ())) if place or first.how in _PLACELESS else ""
     if not template:
         shown = f" at {place}" if "(" in place and not first.in_reason else ""  # not the kernel's function
         text = f"{who}{shown}: {first.reason}"
@@ -147,7 +135,7 @@ def culprits_words(culprits: Sequence[Culprit], with_nodes: bool, *, past: bool 
 
 def _doing(culprit: Culprit) -> tuple[str, ...]:
     """Equal for those that one sentence can name."""
-    placed = culprit.how in _STANDS and culprit.how not in ("dead", "left")
+    placed = culprit.how in _DOES and culprit.how not in ("dead", "left")
     return culprit.how, culprit.where, "" if placed else culprit.reason
 
 
@@ -187,7 +175,18 @@ def brief_words(culprits: Sequence[Culprit], with_nodes: bool, *, placed: bool) 
     short = _short(culprits, past=False)
     if not placed or not short or len(culprits) > 1:
         return short
-    return f"{who_is(culprits[0], with_nodes)} {_SHORT.get(culprits[0].how, 'is stuck')}"
+    return f"{who_is(culprits[0], with_nodes)} {does_what(culprits[0])}"
+
+
+def does_what(culprit: Culprit) -> str:
+    """ "is stuck", "polls"."""
+    return _DOES.get(culprit.how, _DOES["stands"])[0]
+
+
+def wait_words(ranks: int, where: str = "", *, noun: str = "rank") -> str:
+    """ "3 ranks wait in all_reduce"."""
+    verb = "waits" if ranks == 1 else "wait"
+    return f"{counted(ranks, noun)} {verb}" + (f" in {where}" if where else "")
 
 
 def _short(culprits: Sequence[Culprit], *, past: bool) -> str:
@@ -198,7 +197,7 @@ def _short(culprits: Sequence[Culprit], *, past: bool) -> str:
     numbers = Ranges.of({each.rank for each in culprits if each.rank is not None and each.how == first.how})
     if not numbers:
         return ""
-    doing = _SHORT.get(first.how, "is stuck")
+    doing = does_what(first)
     doing = _of_several(doing) if numbers.count > 1 else doing
     return f"{ranks_text(numbers)} {_in_past(doing) if past else doing}"
 
@@ -227,7 +226,7 @@ def _nobody(job: JobScene, loss: Loss, *, why: bool = False) -> str:
 def _stands_still(job: JobScene, loss: Loss, size: int, *, why: bool) -> str:
     if loss.circle:
         others = loss.waiting.without(loss.circle).count
-        rest = f", {counted(others, 'other rank')} {'waits' if others == 1 else 'wait'} for them" if others else ""
+        rest = f", {wait_words(others, noun='other rank')} for them" if others else ""
         return f"{ranks_text(loss.circle)} wait for one another{rest}{_since(loss)}"
     still = loss.waiting.count or len(job.ranks)
     doing = f"wait in {loss.place}" if loss.place else "stuck"
@@ -258,12 +257,8 @@ def _who_waits(loss: Loss) -> str:
         where = f" in {loss.waits_in}" if loss.waits_in and loss.waiting else ""
         return f"{waited}{where}{_since(loss)}{_until(loss)}"
     if loss.kind == "hang":
-        waiting = loss.waiting.count
-        if not waiting:
-            return f", the job is stuck{_since(loss)}"
-        verb = "waits" if waiting == 1 else "wait"
-        where = f" in {loss.waits_in}" if loss.waits_in else ""
-        return f", {counted(waiting, 'rank')} {verb}{where}{_since(loss)}"
+        waiting = wait_words(loss.waiting.count, loss.waits_in) if loss.waiting else "the job is stuck"
+        return f", {waiting}{_since(loss)}"
     if loss.kind == "crash":
         named = {(culprit.node, culprit.pid) for culprit in loss.culprits}
         all_dead = loss.deaths.all if loss.deaths is not None else []

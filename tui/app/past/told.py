@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mltop.probes.judge.states import States, states_of
 from mltop.probes.model import Finding, Incident, JobKey, JobMotion, JobReport, KernelEvent, NodeState, RankDeath
@@ -15,7 +15,7 @@ from mltop.probes.reach.view import FleetView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.judging import gravest_first
 from mltop.tui.app.past.changes import Changes
-from mltop.tui.render.findings import Happening, happenings, severity_cell
+from mltop.tui.render.findings import Happening, happenings
 from mltop.tui.render.guarded import guarded
 
 MOST_TOLD = 20_000  # findings, incidents and motions: some 30 MB
@@ -27,7 +27,6 @@ ENDED_S = 3600.0  # for so long findings and incidents are shown that are over
 EVENTS_S = 24 * 3600.0
 
 Thing = TypeVar("Thing", Finding, Incident, JobMotion)
-Kept = TypeVar("Kept")
 NOTHING = Picture(FleetView(0.0, ()))
 
 
@@ -54,20 +53,22 @@ class Told:
         if picture.reports != (self._reports.newest or ()):
             self._reports.add(at, picture.reports)
         self._keep(picture, at)
-        seen = picture.ended, picture.incidents, picture.events
-        known = [one is before for one, before in zip(seen, self._seen, strict=True)]
-        self._seen = seen
-        if not known[0]:
-            _remember(self._ended, ((finding.identity, finding) for finding in picture.ended))
-        if not known[1]:
-            _remember(self._begun, ((incident.id, incident) for incident in picture.incidents))
-        if not known[2]:
-            _remember(self._events, ((_of_event(*told), told) for told in picture.events))
+        seen: tuple[tuple[dict[Hashable, Any], Sequence[Any], Callable[[Any], Hashable]], ...] = (
+            (self._ended, picture.ended, lambda finding: finding.identity),
+            (self._begun, picture.incidents, lambda incident: incident.id),
+            (self._events, picture.events, lambda event: _of_event(*event)),
+        )
+        for (known, things, key), before in zip(seen, self._seen, strict=True):
+            if things is not before:
+                known.update((key(one), one) for one in things)
+                for oldest in list(known)[: max(0, len(known) - MOST_TOLD)]:
+                    del known[oldest]
+        self._seen = picture.ended, picture.incidents, picture.events
 
     def _keep(self, picture: Picture, at: float) -> None:
         """Keep what is told, where that is something else than before."""
         findings, incidents, motions = picture.findings, picture.incidents, picture.motions
-        told = Picture(NOTHING.view, findings, picture.not_judged, incidents=incidents, motions=motions)
+        kept = Picture(NOTHING.view, findings, picture.not_judged, incidents=incidents, motions=motions)
         marks = (
             picture.not_judged,
             [(_of(finding), finding.severity) for finding in findings],
@@ -76,11 +77,11 @@ class Told:
         )
         before, age_s = self._told.newest or NOTHING, at - self._told.newest_at
         if marks == self._marks and 0 <= age_s < ANEW_S:
-            self._told.replace(told)
+            self._told.replace(kept)
         else:
             known = {*map(id, before.findings), *map(id, before.incidents), *map(id, before.motions)}
             fresh = sum(id(one) not in known for one in (*findings, *incidents, *motions))
-            self._told.add(at, told, 1 + fresh)
+            self._told.add(at, kept, 1 + fresh)
         self._marks = marks
 
     def forget(self, node: str) -> None:
@@ -111,7 +112,7 @@ class Told:
             tuple(sorted(findings, key=gravest_first)),
             then.not_judged if moment >= self._told.whole_from else frozenset(node.node for node in view.nodes),
             tuple(sorted(over, key=lambda finding: -(finding.until or 0.0))),
-            tuple([told for told in self._events.values() if moment - EVENTS_S < (told[1].at or 0.0) <= moment]),
+            tuple([one for one in self._events.values() if moment - EVENTS_S < (one[1].at or 0.0) <= moment]),
             shown,
             lasting,
             guarded("the states of ranks", lambda: states_of(lasting, shown, reports), States()),
@@ -121,15 +122,7 @@ class Told:
     def happened(self) -> list[Happening]:
         """All that ever began or ended, the newest first."""
         firing = (self._told.newest or NOTHING).findings
-        listed = happenings(firing, list(self._ended.values()), self._events.values())
-        for incident in self._begun.values():
-            if incident.since is not None:
-                node = incident.culprits[0].node if incident.culprits else ""
-                word, key = severity_cell(incident.severity), f"i{incident.id}/{incident.since}"
-                listed.append(
-                    Happening(incident.since, node, word.text, word.style, incident.job, incident.headline, key)
-                )
-        return sorted(listed, key=lambda happening: -happening.at)
+        return happenings(firing, self._ended.values(), self._events.values(), incidents=self._begun.values())
 
 
 def _held(
@@ -174,9 +167,3 @@ def _of_event(node: str, event: KernelEvent | RankDeath) -> Hashable:
     if isinstance(event, RankDeath):
         return node, "death", event.pid, event.started_at
     return node, event.kind, event.subject, event.code, event.at, event.pid
-
-
-def _remember(known: dict[Hashable, Kept], told: Iterable[tuple[Hashable, Kept]]) -> None:
-    known.update(told)
-    for key in list(known)[: max(0, len(known) - MOST_TOLD)]:
-        del known[key]

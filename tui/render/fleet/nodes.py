@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from mltop.probes.judge.values import grouped, mean_of
 from mltop.probes.model import Finding
 from mltop.probes.model.units import UNKNOWN, celsius, clock_time, counted, known, number, percent, seconds, watts
+from mltop.probes.model.vocabulary import gravity
 from mltop.probes.reach.view import AnyGpu, FleetView, NodeView
 from mltop.tui.render.cells import Cell, Column, Row, clip, line_width, row_of, wrap
 from mltop.tui.render.findings import folded_names, severity_cell, worst
 from mltop.tui.render.fleet.heat import ERROR, LOST, MARK, METRICS, SIGNS, Metric, NodeHeat, codes_of, worst_code
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.states import NODE_STYLE, gravity
+from mltop.tui.render.states import NODE_STYLE
 
 GLYPHS_PER_NODE = 8
 SIGN_OF = {"stands": GLYPHS.alarm, "crit": GLYPHS.finding, "warn": GLYPHS.finding}

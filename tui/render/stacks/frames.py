@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from mltop.probes.judge.hang.frames import is_internal
 from mltop.probes.model import Frame
 from mltop.probes.model.units import counted
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.glyphs import GLYPHS
+
+if TYPE_CHECKING:
+    from mltop.probes.judge.hang.classes import TreeLine
 
 _FEWEST = 2  # frames of a library from which on they are only counted
 
@@ -33,6 +37,15 @@ def library_of(file: str) -> str:
     return ".".join(parts) or name.removesuffix(".py")
 
 
+def frame_cells(
+    frame: Frame | TreeLine, style: str = "", *, gap: str = "  ", place: str = "dim", ints: bool = True
+) -> list[Cell]:
+    """``train  train.py:41  step=3``. ``place``: the style of the file and line; ``ints``: with integer locals."""
+    cells = [Cell(frame.function, style)]
+    cells += [Cell(f"{gap}{spot(frame.file, frame.line)}", place)] if frame.file else []
+    return [*cells, *(ints_cells(frame) if ints else [])]
+
+
 def chain_cells(frames: Sequence[Frame], what: Cell) -> list[Cell]:
     """``main train.py:214 → 3 frames of torch.utils.data → DS.__getitem__ data.py:53  stands  index=3`` of ``frames``,
     the leaf first. ``what``: what it does, behind the leaf.
@@ -47,16 +60,11 @@ def chain_cells(frames: Sequence[Frame], what: Cell) -> list[Cell]:
             cells += [Cell(f"{counted(len(part), 'frame')} of {library_of(part[-1].file)}", "dim"), arrow]
             continue
         for frame in part:
-            cells += [
-                Cell(frame.function, "" if own else "dim"),
-                Cell(f" {spot(frame.file, frame.line)}", "dim"),
-                arrow,
-            ]
-    cells += [Cell(leaf.function, "title"), Cell(f" {spot(leaf.file, leaf.line)}"), Cell("  "), what]
-    return [*cells, *ints_cells(leaf)]
+            cells += [*frame_cells(frame, "" if own else "dim", gap=" ", ints=False), arrow]
+    return [*cells, *frame_cells(leaf, "title", gap=" ", place="", ints=False), Cell("  "), what, *ints_cells(leaf)]
 
 
-def ints_cells(frame: Frame) -> list[Cell]:
+def ints_cells(frame: Frame | TreeLine) -> list[Cell]:
     """The integer locals of a frame."""
     values = " ".join(f"{name}={value}" for name, value in sorted(frame.ints.items()))
     return [Cell(f"  {values}", "dim")] if values else []

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from mltop.probes.investigate.advice import to_do
 from mltop.probes.judge.evidence.progress_words import progress_evidence
 from mltop.probes.model import CONFIDENCES, Culprit, Incident, JobReport, StackDigest
-from mltop.probes.model.ranks import Ranges, ranks_text
+from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, seconds
 from mltop.probes.model.vocabulary import Act
 from mltop.tui.render.advice import advice, keys_on
 from mltop.tui.render.cells import Cell, clip, cut, line_width, plain, wrap
 from mltop.tui.render.findings import Happening, source_words
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.problems import WIDE, Scope, culprit_cells
-from mltop.tui.render.stacks.frames import own_frames, spot
+from mltop.tui.render.stacks.frames import frame_cells, own_frames
 from mltop.tui.render.stacks.tree import COUNT, Odd, branch_lines, tree_title
-from mltop.tui.render.stacks.verdict import CONFIDENCE_STYLE, KIND_STYLE, NOBODY, gap_text, how_cell, named
+from mltop.tui.render.stacks.verdict import CONFIDENCE_STYLE, HAS_ENDED, KIND_STYLE, NOBODY, gap_text, how_cell, named
 from mltop.tui.render.states import state_word
+from mltop.tui.render.story import Line, Scope, culprit_cells, spaced, start_of_text, waiting_cells
 
 MOST_TREE_LINES, MOST_UNFOLDED = 60, 600
 MOST_SHOWN = 6  # frames of a library on the way to whom is named: more are only counted
@@ -42,14 +41,8 @@ class Target:
     line: str
     fold: str = ""
 
-    @property
-    def key(self) -> str:
-        return f"{self.at}/{self.ranks}/{self.line}"
-
-
-class KeyedLine(NamedTuple):
-    cells: Sequence[Cell]
-    target: Target | None = None
+    def opened_by(self, cells: Sequence[Cell]) -> Line:
+        return Line(cells, f"{self.at}/{self.ranks}/{self.line}", self)
 
 
 @dataclass(frozen=True)
@@ -92,48 +85,39 @@ class ReportLines:
         self.at, self.report, self.around, self.width = at, report, around, width
         self.named = named(report.verdict)
 
-    def lines(self) -> list[KeyedLine]:
-        lines: list[KeyedLine] = []
-        if self.around.title:
-            lines.append(KeyedLine([Cell(self.around.title, "title")]))
+    def lines(self) -> list[Line]:
+        title = [Line([Cell(self.around.title, "title")])] if self.around.title else []
         verdict = self._verdict() if self.around.judged else []
-        blocks = (verdict, self._tree(), self._threads(), self._before(), self._unread())
-        for block in blocks:
-            lines += [KeyedLine(())] if block and len(lines) > bool(self.around.title) else []
-            lines += block
-        return lines
+        return [*title, *spaced((verdict, self._tree(), self._threads(), self._before(), self._unread()))]
 
     # The verdict.
 
-    def _verdict(self) -> list[KeyedLine]:
+    def _verdict(self) -> list[Line]:
         """Who, where and since when; why, as prose; what to do."""
-        verdict = self.report.verdict
+        verdict, around = self.report.verdict, self.around
         shown = self.named[:MOST_NAMED]
         whos = [_who(culprit) for culprit in shown] or [self.report.job or "job"]
-        start = min(max((10, 12)[self.width >= WIDE], max(map(len, whos)) + 4), max(6, self.width // 3))
-        lines: list[KeyedLine] = []
+        start = start_of_text(whos, self.width)
+        lines: list[Line] = []
         for number, who in enumerate(whos):
-            culprit = shown[number] if shown else None
-            lines += self._headline(who, culprit, start, first=not number)
+            lines += self._headline(who, shown[number] if shown else None, start, first=not number)
         if (left := len(self.named) - len(shown)) > 0:
             lines += self._block([Cell(f"and {left} more", "dim")], start)
-        if (prose := self._prose()) and not verdict.ended:
-            lines += self._block(prose, start)
+        if not verdict.ended:
+            lines += self._block(self._prose(), start)
         for gap in verdict.gaps:
             lines += self._block([Cell(gap_text(gap), "warn")], start, 2)
-        if self.around.ras and not verdict.ended:
-            lines += self._block(self.around.ras, start, 2)
-        incident = self.around.incident
-        if incident is not None and (do := advice(incident.act, incident.action, self.around.acts)):
-            lines += self._block([Cell(f"{GLYPHS.arrow} {do}", "key")], start, 2)
-        return lines
+        if not verdict.ended:
+            lines += self._block(around.ras, start, 2)
+        do = advice(around.incident.act, around.incident.action, around.acts) if around.incident is not None else ""
+        return lines + self._block([Cell(f"{GLYPHS.arrow} {do}", "key")] if do else [], start, 2)
 
-    def _headline(self, who: str, culprit: Culprit | None, start: int, *, first: bool) -> list[KeyedLine]:
+    def _headline(self, who: str, culprit: Culprit | None, start: int, *, first: bool) -> list[Line]:
         verdict = self.report.verdict
         style = KIND_STYLE.get(verdict.kind, "")
         if culprit is None:
             nobody = NOBODY.get(verdict.kind, "nobody is accused")
-            what = [Cell("the job has ended: no rank of it is left" if verdict.ended else nobody)]
+            what = [Cell(HAS_ENDED if verdict.ended else nobody)]
         else:
             what = [*culprit_cells(culprit, Scope(one=self.around.one))]
             since = self.around.incident.since if self.around.incident is not None else verdict.since
@@ -143,14 +127,13 @@ class ReportLines:
         head = [Cell(mark, style), Cell(" "), Cell(clip(who, start - 3) + " ", "title")]
         room = max(8, self.width - start)
         wrapped = wrap(what, max(8, room - (line_width(right) + 2 if right else 0)))
-        target = None if culprit is None or culprit.rank is None else Target(self.at, Ranges.of([culprit.rank]), "who")
-        lines = []
-        for row, line in enumerate(wrapped):
-            cells = [*([Cell(" " * start)] if row else head), *line]
-            if right and not row:
-                cells += [Cell(" " * max(1, self.width - line_width(cells) - line_width(right))), *right]
-            lines.append(KeyedLine(cells, target))
-        return lines
+        lines = [[*head, *wrapped[0]], *([Cell(" " * start), *line] for line in wrapped[1:])]
+        if right:
+            blank = self.width - line_width(lines[0]) - line_width(right)
+            lines[0] += [Cell(" " * max(1, blank)), *right]
+        if culprit is None or culprit.rank is None:
+            return [*map(Line, lines)]
+        return [*map(Target(self.at, Ranges.of([culprit.rank]), "who").opened_by, lines)]
 
     def _right(self, style: str) -> list[Cell]:
         verdict = self.report.verdict
@@ -166,26 +149,20 @@ class ReportLines:
     def _prose(self) -> list[Cell]:
         """Who waits where, then what was seen, up to a full stop."""
         verdict = self.report.verdict
-        cells: list[Cell] = []
-        for waiting in verdict.waiting:
-            verb = "waits" if waiting.ranks.count == 1 else "wait"
-            cells += [Cell("; " if cells else ""), Cell(f"{ranks_text(waiting.ranks)} ")]
-            cells += [Cell(f"{verb} in {waiting.where}", "waits" if verdict.kind != "moving" else "")]
-        of_records = [
-            f"{source_words(first)}: {'; '.join(line.text for line in (first, *more))}"
-            for first, *more in map(progress_evidence, self.report.progress)
-        ]
-        for text in (*verdict.evidence, *of_records):
-            cells.append(Cell(f"{'; ' if cells else ''}{text}"))
-        return cells
+        style = "waits" if verdict.kind != "moving" else ""
+        parts = [waiting_cells(waiting.ranks, waiting.where, style) for waiting in verdict.waiting]
+        parts += [[Cell(text)] for text in verdict.evidence]
+        for first, *more in map(progress_evidence, self.report.progress):
+            parts.append([Cell(f"{source_words(first)}: {'; '.join(line.text for line in (first, *more))}")])
+        return [cell for part in parts for cell in (Cell("; "), *part)][1:]
 
-    def _block(self, cells: Iterable[Cell], start: int, indent: int = 0) -> list[KeyedLine]:
-        blank = Cell(" " * start)
-        return [KeyedLine([blank, *line]) for line in wrap(cells, max(8, self.width - start), indent)]
+    def _block(self, cells: Sequence[Cell], start: int, indent: int = 0) -> list[Line]:
+        lines = wrap(cells, max(8, self.width - start), indent) if cells else []
+        return [Line([Cell(" " * start), *line]) for line in lines]
 
     # The tree.
 
-    def _tree(self) -> list[KeyedLine]:
+    def _tree(self) -> list[Line]:
         from mltop.probes.judge.hang.classes import merged_tree
 
         odd = self._odd()
@@ -198,8 +175,8 @@ class ReportLines:
         lines = []
         for number, (line, cells) in enumerate(zip(tree, branch_lines(tree, odd, self.width), strict=True)):
             if self.around.keep(plain(cells)):
-                lines.append(KeyedLine(cells, Target(self.at, line.ranks, f"tree{number}", line.fold)))
-        return [KeyedLine(tree_title(self.width)), *lines] if lines else []
+                lines.append(Target(self.at, line.ranks, f"tree{number}", line.fold).opened_by(cells))
+        return [Line(tree_title(self.width)), *lines] if lines else []
 
     def _odd(self) -> Odd:
         if not self.around.judged or self.report.verdict.kind == "moving":
@@ -212,7 +189,7 @@ class ReportLines:
 
     # Threads, and what could not be read.
 
-    def _threads(self) -> list[KeyedLine]:
+    def _threads(self) -> list[Line]:
         """Of the one that is named, beside its main thread; and of its children."""
         if len(self.named) != 1 or not self.around.judged:
             return []
@@ -226,8 +203,8 @@ class ReportLines:
         if not others:
             return []
         target = Target(self.at, Ranges() if culprit.rank is None else Ranges.of([culprit.rank]), "threads")
-        lines = [KeyedLine([Cell(f" OTHER THREADS OF {_who(culprit).upper()}", "head")])]
-        return lines + [KeyedLine(self._thread(digest), target) for digest in others[:MOST_THREADS]]
+        lines = [Line([Cell(f" OTHER THREADS OF {_who(culprit).upper()}", "head")])]
+        return lines + [target.opened_by(self._thread(digest)) for digest in others[:MOST_THREADS]]
 
     def _thread(self, digest: StackDigest) -> list[Cell]:
         own = own_frames(digest.frames)
@@ -235,37 +212,37 @@ class ReportLines:
         name = digest.thread if digest.child_of is None else f"child {digest.pid}"
         state = f"  {state_word(digest.state)}" if digest.state else ""
         cells = [Cell(" " * (COUNT + 1)), Cell(clip(name, THREAD_WIDTH) + "  ")]
-        return cut([*cells, Cell(frame.function), Cell(f"  {spot(frame.file, frame.line)}{state}", "dim")], self.width)
+        return cut([*cells, *frame_cells(frame, ints=False), Cell(state, "dim")], self.width)
 
-    def _before(self) -> list[KeyedLine]:
+    def _before(self) -> list[Line]:
         """What happened on the nodes of those that are named, the oldest first, and when the job last moved."""
         incident = self.around.incident
         if not self.named or not self.around.judged or incident is None or incident.since is None:
             return []
         nodes = {culprit.node for culprit in self.named}
-        told = [(one.at, one.node, one.text) for one in self.around.happened if one.node in nodes]
-        told.append((incident.since, "", "last progress of the job"))
-        lines: list[KeyedLine] = []
-        for at, node, text in sorted(set(told))[-MOST_BEFORE:]:
+        events = [(one.at, one.node, one.text) for one in self.around.happened if one.node in nodes]
+        events.append((incident.since, "", "last progress of the job"))
+        lines: list[Line] = []
+        for at, node, text in sorted(set(events))[-MOST_BEFORE:]:
             cells = [Cell(f"{clock_time(at)}  ", "dim")]
             cells += [Cell(f"{node}: ", "dim")] if node and not self.around.one else []
             lines += self._block([*cells, Cell(text)], COUNT + 1, len(clock_time(at)) + 2)
-        return [KeyedLine([Cell(" BEFORE THIS DUMP", "head")]), *lines]
+        return [Line([Cell(" BEFORE THIS DUMP", "head")]), *lines]
 
-    def _unread(self) -> list[KeyedLine]:
+    def _unread(self) -> list[Line]:
         unread = [digest for digest in self.report.digests if not digest.frames]
         if not unread:
             return []
-        lines = [KeyedLine([Cell(" WITHOUT A STACK", "head")])]
+        lines = [Line([Cell(" WITHOUT A STACK", "head")])]
         for digest in unread[: self.around.most_unread]:
             ranks = Ranges() if digest.rank is None else Ranges.of([digest.rank])
             who = "rank ?" if digest.rank is None else f"rank {digest.rank}"
             cells = [Cell(f" {who} pid {digest.pid}: "), Cell(digest.error or "the reason is not known", "warn")]
             cells += [Cell(f"  {GLYPHS.arrow} {''.join(to_do(digest.fix))}", "key")] if digest.fix else []
             target = Target(self.at, ranks, str(digest.pid))
-            lines += [KeyedLine(line, target) for line in wrap(cells, self.width, 3)]
+            lines += map(target.opened_by, wrap(cells, self.width, 3))
         left = len(unread) - self.around.most_unread
-        return lines + ([KeyedLine([Cell(f" and {left} more without a stack", "dim")])] if left > 0 else [])
+        return lines + ([Line([Cell(f" and {left} more without a stack", "dim")])] if left > 0 else [])
 
 
 _WITH_CONFIDENCE = 60  # cells

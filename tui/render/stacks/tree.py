@@ -10,7 +10,7 @@ from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import counted
 from mltop.tui.render.cells import Cell, cut, line_width
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.stacks.frames import library_of, spot
+from mltop.tui.render.stacks.frames import frame_cells, ints_cells, library_of
 
 if TYPE_CHECKING:
     from mltop.probes.judge.hang.classes import TreeLine
@@ -77,22 +77,19 @@ def _rails(line: TreeLine) -> str:
 
 def _frame(line: TreeLine, odd: Odd, culprit: bool) -> list[Cell]:
     if line.elided:
-        of = f" of {library_of(line.file)}" if line.file else ""
-        return [Cell(f"{GLYPHS.folded} {counted(line.elided, 'frame' if of else 'line')}{of}", "dim")]
-    if line.waiting_in and line.waiting_in == line.function:
-        cells = [Cell(line.function, "waits")]
-    else:
-        cells = [Cell(line.function, "title" if line.own else "dim")]
-    cells += [Cell(f"  {spot(line.file, line.line)}", "" if line.own else "dim")] if line.file else []
+        library = f" of {library_of(line.file)}" if line.file else ""
+        return [Cell(f"{GLYPHS.folded} {counted(line.elided, 'frame' if library else 'line')}{library}", "dim")]
+    is_collective = line.waiting_in is not None and line.waiting_in == line.function
+    style = "waits" if is_collective else "title" if line.own else "dim"
+    cells = frame_cells(line, style, place="" if line.own else "dim", ints=False)
     if culprit and (doing := odd.doing.get(line.ranks.first or 0)) is not None:
         cells += [Cell("  "), doing, Cell(f"  in {line.called}" if line.called else "", "dim")]
     elif line.waiting_in:
-        where = "" if line.waiting_in == line.function else f" in {line.waiting_in}"
+        where = "" if is_collective else f" in {line.waiting_in}"
         cells += [Cell("  "), Cell(f"waits{where} {odd.waits}".rstrip(), "waits")]
     elif line.called:
         cells.append(Cell(f"  in {line.called}", "dim"))
-    values = " ".join(f"{name}={value}" for name, value in sorted(line.ints.items()))
-    return [*cells, Cell(f"  {values}", "dim")] if values and culprit else cells
+    return [*cells, *(ints_cells(line) if culprit else [])]
 
 
 def _ranks(ranks: Ranges, count: int, room: int) -> str:

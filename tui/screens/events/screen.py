@@ -12,9 +12,9 @@ from mltop.tui.filters import Subject
 from mltop.tui.render.cells import Cell
 from mltop.tui.render.empty import empty_text
 from mltop.tui.render.findings import Happening, happenings
-from mltop.tui.screens.events.lines import MOST_DRAWN, event_cells, event_head, names_width, page_of
-from mltop.tui.screens.graphs import job_graph
-from mltop.tui.screens.incidents.page import Line
+from mltop.tui.render.story import Line
+from mltop.tui.screens.events.lines import MOST_DRAWN, event_lines, page_of
+from mltop.tui.screens.graphs import with_job_graph
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
@@ -73,18 +73,12 @@ class EventsScreen(Pane):
     def _of_all(self, nodes: int, titles: TextLines) -> list[Line]:
         width = self.size.width - 1
         several = nodes > 1 and not self.mltop.trail.here.node
-        column = names_width(self._events[:MOST_DRAWN]) if several else 0
-        titles.set_lines([event_head(column, width)])
-        lines = [
-            Line(cells, event.key) for event in self._events[:MOST_DRAWN] for cells in event_cells(event, column, width)
-        ]
+        title, lines = event_lines(self._events[:MOST_DRAWN], width, with_nodes=several)
+        titles.set_lines([title])
         left = len(self._events) - MOST_DRAWN
         if left > 0:
             return [*lines, Line([Cell(f"{left} more are older: / looks for them", "dim")])]
-        graph = job_graph(
-            self.mltop, None, None, width, self.size.height - self.chrome_height() - 2 - len(lines) if lines else 0
-        )
-        return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
+        return with_job_graph(self, lines, None, above=1)
 
     def _of_one(self, picture: Picture) -> list[Line]:
         key = self.mltop.trail.here.event

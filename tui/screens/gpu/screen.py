@@ -19,12 +19,12 @@ from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.gpus.lanes import held_shares, lane_lines
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, height_of, told_of
+from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.gpu.details import Baselines, details
 from mltop.tui.screens.lines import state_lines
 from mltop.tui.screens.pane import Memo, Pane, TextLines
-from mltop.tui.screens.problems import Problems, lines_for
+from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.subjects import DIAGNOSE
 from mltop.tui.screens.tabled import Lines
@@ -110,15 +110,10 @@ class GpuScreen(Pane):
         self.part("the GPU's details", lambda: self._fill_details(sample, gpu, context.track(node, gpu.index)))
 
     def _show_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
-        """What is told of this GPU, or of who uses it; returns how many lines that takes."""
-        told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
-        own, now, width = (
-            [one for one in told if _is_about(one, gpu, node.node)],
-            picture.view.taken_at,
-            self.size.width,
-        )
-        most = lines_for(own, height_of(own, now, width), room, LEAST_OF_GPU)
-        return self.query_one(Problems).show(own, now, width, most)
+        """What is wrong with this GPU, or with who uses it; returns how many lines that takes."""
+        stories = self.stories(picture, (node.node,), one=True)
+        own = [one for one in stories if _is_about(one, gpu, node.node)]
+        return self.query_one(Problems).fit(own, picture.view.taken_at, self.size.width, room, LEAST_OF_GPU)
 
     def action_neighbour(self, step: int) -> None:
         """Go to the next GPU, from the last one of the node to the first."""
@@ -190,9 +185,11 @@ class GpuScreen(Pane):
         return gpu_of(self._node(), self.mltop.trail.here.gpu)
 
 
-def _is_about(told: Told, gpu: GpuSample, node: str) -> bool:
-    incident = told.incident
-    findings = [*told.findings, *(incident.causes if incident is not None else ())]
-    if any(gpu.index in finding.gpus or finding.is_of_all_gpus for finding in findings if finding.node == node):
+def _is_about(story: Story, gpu: GpuSample, node: str) -> bool:
+    incident = story.incident
+    if incident is None:
+        return False
+    causes = [cause for cause in incident.causes if cause.node == node]
+    if any(gpu.index in cause.gpus or cause.is_of_all_gpus for cause in causes):
         return True
-    return incident is not None and any((one.node, one.gpu) == (node, gpu.index) for one in incident.culprits)
+    return any((one.node, one.gpu) == (node, gpu.index) for one in incident.culprits)

@@ -11,14 +11,15 @@ from textual.widget import Widget
 from mltop.probes.model import Incident, JobKey, StackDigest
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.keys import ASKS
-from mltop.tui.app.navigation import incident_location
+from mltop.tui.app.navigation import Location, incident_location
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import Answer
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.empty import empty_text
-from mltop.tui.render.problems import Scope, Told, ended_of, lines_of, tells_of, told_of
-from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
-from mltop.tui.screens.incidents.page import Known, Line, Page, incident_of
+from mltop.tui.render.stacks.verdict import digests_of
+from mltop.tui.render.story import Line, Scope, Story, ended_stories, lines_of, spaced
+from mltop.tui.screens.graphs import LEAST_ROWS, with_job_graph
+from mltop.tui.screens.incidents.page import Known, Page
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import ranks_of
 from mltop.tui.widgets.cell_lines import CellLines
@@ -41,7 +42,7 @@ class IncidentsScreen(Pane):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: Sequence[Told] = ()
+        self._stories: Sequence[Story] = ()
         self._lines: Sequence[Line] = ()
         self._shown = ""  # Location.incident when it was last drawn
         self._last: Incident | None = None  # the one that is or was shown whole
@@ -56,15 +57,14 @@ class IncidentsScreen(Pane):
     def opens(self, answer: Answer) -> tuple[str, str]:
         if self._here:
             return KEYCAPS["back"], "back"
-        key = self.query_one("#all", CellLines).cursor_key
-        at_cursor = next((one for one in self._told if one.key == key), None)
-        on_it = at_cursor is not None and answer.about is not None and tells_of(at_cursor, answer.about)
+        at_cursor = self._at_cursor
+        on_it = at_cursor is not None and answer.about is not None and at_cursor.is_about(answer.about)
         return (KEYCAPS["open"], "opens") if on_it else (KEYCAPS["top"], "to the first")
 
     def titles(self, picture: Picture) -> list[str]:
         if not self._here or self._last is None:
             return super().titles(picture)
-        keys = [one.key for one in self._told]
+        keys = [one.key for one in self._stories]
         place = f"incident {keys.index(self._here) + 1} of {len(keys)}" if self._here in keys else "incident"
         kind = self._last.kind if self._last.kind != "node" else "affects no job"
         return [f"{place}: {kind}, confidence {self._last.confidence}", place, "incident"]
@@ -73,21 +73,22 @@ class IncidentsScreen(Pane):
         """That of what the cursor's line is about."""
         key = self.query_one("#all", CellLines).cursor_key
         if self._here:
-            line = next((line for line in self._lines if line.key == key and line.opens is not None), None)
-            if line is not None and line.opens is not None and line.opens.node:
-                return line.opens.node
-            return next((one.node for one in self._last.culprits if one.node), "") if self._last is not None else ""
-        told = next((one for one in self._told if one.key == key), None)
-        return told.nodes[0] if told is not None and told.nodes else ""
+            places = [line.opens for line in self._lines if line.key == key and isinstance(line.opens, Location)]
+            named = [one.node for one in self._last.culprits] if self._last is not None else []
+            return next(filter(None, [*(place.node for place in places[:1]), *named]), "")
+        story = self._at_cursor
+        return story.nodes[0] if story is not None and story.nodes else ""
+
+    @property
+    def _at_cursor(self) -> Story | None:
+        key = self.query_one("#all", CellLines).cursor_key
+        return next((one for one in self._stories if one.key == key), None)
 
     # Drawing.
 
     def fill(self, picture: Picture) -> None:
         scope = Scope(one=len(picture.view.nodes) == 1, acts=self.acts)
-        self._told = [
-            *told_of(picture.incidents, picture.findings, scope),
-            *ended_of(picture.incidents, scope),
-        ]
+        self._stories = [*self.stories(picture), *ended_stories(picture.incidents, scope)]
         self._lines = self._of_one(picture) if self._here else self._with_graph(self._of_all(picture))
         shown = [line for line in self._lines if self.filter.empty or self.keeps(plain(line.cells))]
         text = self.query_one("#all", CellLines)
@@ -98,33 +99,18 @@ class IncidentsScreen(Pane):
 
     def _of_all(self, picture: Picture) -> list[Line]:
         now, width = picture.view.taken_at, self.size.width - 1
-        lines: list[Line] = []
-        firing = [one for one in self._told if one.until is None]
-        over = [one for one in self._told if one.until is not None]
-        for number, one in enumerate(firing):
-            told = lines_of([one], now, width, _ALL)
-            lines += [Line(())] if number else []
-            lines += [Line(line, one.key, incident_location(one.key)) for line in told.lines]
-        if over:
-            lines += [Line(())] if lines else []
-            lines.append(Line([Cell("  OVER", "head")]))
-            told = lines_of(over, now, width, _ALL)
-            lines += [
-                Line(line, key, incident_location(key or "")) for line, key in zip(told.lines, told.keys, strict=True)
-            ]
-        return lines
+        firing = [lines_of([one], now, width, _ALL) for one in self._stories if one.until is None]
+        over = lines_of([one for one in self._stories if one.until is not None], now, width, _ALL)
+        return spaced([*firing, [Line([Cell("  OVER", "head")]), *over] if over else []])
 
     def _with_graph(self, lines: list[Line]) -> list[Line]:
         """In the lines that all of them leave: how the job went that the gravest is of, else all nodes."""
-        first = next((one.incident for one in self._told if one.until is None and one.incident is not None), None)
+        first = next((one.incident for one in self._stories if one.until is None and one.incident is not None), None)
         job = JobKey(first.job, first.uid) if first is not None and first.job else None
-        room = self.size.height - self.chrome_height() - 1 - len(lines) if lines else 0
-        graph = job_graph(self.mltop, job, first if job is not None else None, self.size.width - 1, room)
-        return [*lines, *([Line(()), *map(Line, graph)] if graph else [])]
+        return with_job_graph(self, lines, job, first if job is not None else None)
 
     def _of_one(self, picture: Picture) -> list[Line]:
-        told = next((one for one in self._told if one.key == self._here), None)
-        incident = incident_of(told) if told is not None else None
+        incident = next((one.incident for one in self._stories if one.key == self._here), None)
         incident = incident or next((one for one in picture.incidents if one.id == self._here), None)
         if incident is not None:
             self._last = incident
@@ -132,24 +118,18 @@ class IncidentsScreen(Pane):
             return [Line([Cell("this is over, and nothing is kept of it", "dim")])]
         known = self._known(picture, self._last)
         lines = Page(self._last, known, self.size.width - 1).lines()
-        if incident is None:
-            lines = [Line([Cell("it is over; below is what was known of it last", "dim")]), Line(()), *lines]
-        job = JobKey(self._last.job, self._last.uid)
-        room = max(LEAST_ROWS + 1, self.size.height - self.chrome_height() - 1 - len(lines))
-        graph = job_graph(self.mltop, job, self._last, self.size.width - 1, room) if job.name else []
-        return [*lines, *([Line(())] if graph else []), *(Line(line) for line in graph)]
+        over = [Line([Cell("it is over; below is what was known of it last", "dim")])] if incident is None else []
+        lines, job = spaced([over, lines]), JobKey(self._last.job, self._last.uid)
+        return with_job_graph(self, lines, job, self._last, least=LEAST_ROWS + 1) if job.name else lines
 
     def _known(self, picture: Picture, incident: Incident) -> Known:
         accused = {one.node for one in incident.culprits if one.pid is not None}
         views = [node for node in picture.view.nodes if node.node in accused]
         users = {(node.node, rank.pid): rank.user for node in views for rank in ranks_of(node)}
+        shown = {self._here, incident.id}
         explained = {finding.identity for finding in incident.findings}
-        apart = [
-            one
-            for one in self._told
-            if one.until is None and one.key not in (self._here, incident.id)
-            if not any(finding.identity in explained for finding in one.findings)
-        ]
+        firing = [one for one in self._stories if one.until is None and one.key not in shown]
+        apart = [one for one in firing if explained.isdisjoint(finding.identity for finding in one.findings)]
         here = frozenset(node.node for node in picture.view.nodes)
         now = picture.view.taken_at
         ras = self.mltop.ras_cells(JobKey(incident.job, incident.uid), now) if incident.job else ()
@@ -158,31 +138,29 @@ class IncidentsScreen(Pane):
     def _stacks(self, incident: Incident) -> list[StackDigest]:
         """Those of its job in the newest dump, main threads first."""
         result = self.mltop.investigation.result
-        reports = result.reports if result is not None else ()
-        of_job = [report for report in reports if (report.job, report.uid) == (incident.job, incident.uid)]
-        digests = [digest for report in of_job for digest in report.digests]
+        digests = digests_of(result.reports, JobKey(incident.job, incident.uid)) if result is not None else []
         return sorted(digests, key=lambda digest: digest.thread != "MainThread")
 
     # Keys.
 
     def on_cursor_view_selected(self, event: CursorView.Selected) -> None:
-        """To what the line is of: one incident, a rank, a GPU, a node, the stacks."""
-        opens = next((line.opens for line in self._lines if line.key == event.key and line.opens is not None), None)
+        """To what the line is about: one incident, a rank, a GPU, a node, the stacks."""
+        found = (line.opens for line in self._lines if line.key == event.key and line.opens is not None)
+        opens = next(found, None) if self._here else incident_location(event.key)
         if opens is not None:
             self.mltop.drill(opens)
 
     def action_ask_ras(self) -> None:
         """About the job of the incident that is shown; of all: that the cursor is on, else the gravest that hangs."""
-        key = self.query_one("#all", CellLines).cursor_key
-        told = sorted(self._told, key=lambda one: one.key != key)
-        listed = [self._last] if self._here else [one.incident for one in told]
+        stories = [*filter(None, [self._at_cursor]), *self._stories]
+        listed = [self._last] if self._here else [one.incident for one in stories]
         hung = (one for one in listed if one is not None and one.kind == "hang" and one.until is None)
         incident = next(hung, None)
         self.mltop.ask_ras(JobKey(incident.job, incident.uid) if incident is not None else None)
 
     def action_neighbour(self, step: int) -> None:
         """Of the one that is shown whole; from the last to the first."""
-        keys = [one.key for one in self._told]
+        keys = [one.key for one in self._stories]
         if self._here and keys:
             at = keys.index(self._here) if self._here in keys else -step
             self.mltop.trail.replace(incident_location(keys[(at + step) % len(keys)]))

@@ -8,17 +8,23 @@ from statistics import median
 
 from mltop.probes.model import LinkSample
 from mltop.probes.reach.view import NodeView
-from mltop.tui.render.cells import Cell, clip, cut, wrap
+from mltop.tui.render.cells import Cell, Column, columns_line, cut, header_line, line_width, row_of, wrap
 from mltop.tui.render.fleet.heat import natural
-from mltop.tui.render.links import bytes_per_s, gigabits, link_name
+from mltop.tui.render.links import bytes_per_s, gigabits, is_up, link_name
+from mltop.tui.render.story import beside
 
 READ_AT_ONCE = 64  # nodes: reading all of a large fleet's samples takes a while, and the screen must not wait
 IDLE_SHARE = 0.25  # of what the rail's ports usually carry: less is told of
 LEAST_USUAL = 1e8  # bytes/s that a rail's ports usually carry: below, nothing is compared
 MOST_OUTLIERS = 12
-UP = ("ACTIVE", "UP")
-WIDTHS = (10, 9, 10, 9, 9)  # RAIL, UP, RATE, RX, TX
-TITLES = ("RAIL", "UP", "RATE", "RX", "TX")
+_COLUMNS = (
+    Column.of("name", "RAIL", 10, "name"),
+    Column("up", "UP", 9, right=True, cell=lambda rail: f"{rail.up} of {rail.nodes}"),
+    Column.of("rate", "RATE", 10, "rate_bits_per_s", gigabits, right=True),
+    Column.of("rx", "RX", 9, "rx_bytes_per_s", bytes_per_s, right=True),
+    Column.of("tx", "TX", 9, "tx_bytes_per_s", bytes_per_s, right=True),
+)
+_SHOWN = [(at, column.width) for at, column in enumerate(_COLUMNS)]
 
 
 @dataclass(frozen=True)
@@ -86,16 +92,12 @@ def _rail(
         gone = (node for node, links in all_ports.items() if links and node not in of_nodes)
         outliers += [Outlier(node, "no port", True) for node in gone]
     outliers.sort(key=lambda one: (not one.grave, natural(one.node)))
-    up = sum(_is_up(link) for link in of_nodes.values())
+    up = sum(is_up(link) for link in of_nodes.values())
     return Rail(name, len(of_nodes), up, rate, received, sent, tuple(outliers))
 
 
-def _is_up(link: LinkSample) -> bool:
-    return link.state is not None and link.state.upper() in UP
-
-
 def _outlier(node: str, link: LinkSample, rate: float | None, usual: float | None) -> Outlier | None:
-    if not _is_up(link):
+    if not is_up(link):
         return Outlier(node, (link.physical_state or link.state or link.error or "state unknown"), True)
     if rate is not None and link.rate_bits_per_s is not None and link.rate_bits_per_s < rate:
         return Outlier(node, gigabits(link.rate_bits_per_s), True)
@@ -111,36 +113,19 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def rail_head(width: int) -> list[Cell]:
-    text = _columns(TITLES) + "OUTLIERS"
-    return cut([Cell(text, "head")], width)
+    return cut([*header_line(_COLUMNS, _SHOWN), Cell("  OUTLIERS", "head")], width)
 
 
 def rail_lines(rail: Rail, width: int) -> list[list[Cell]]:
     """Whole, the outliers wrapped below each other's column."""
-    figures = _columns(
-        (
-            rail.name,
-            f"{rail.up} of {rail.nodes}",
-            gigabits(rail.rate_bits_per_s),
-            bytes_per_s(rail.rx_bytes_per_s),
-            bytes_per_s(rail.tx_bytes_per_s),
-        )
-    )
+    first, *others = columns_line(_COLUMNS, row_of(_COLUMNS, rail, rail.name), _SHOWN)
     style = "crit" if rail.gravity[0] else "warn" if rail.outliers else ""
-    head = [Cell(figures[: WIDTHS[0] + 2], style), Cell(figures[WIDTHS[0] + 2 :])]
+    head = [Cell(first.text, style), *others, Cell("  ")]
     cells: list[Cell] = []
     for one in rail.outliers[:MOST_OUTLIERS]:
         cells += [Cell(", " if cells else ""), Cell(f"{one.node} "), Cell(one.what, "crit" if one.grave else "warn")]
     left = len(rail.outliers) - MOST_OUTLIERS
     cells += [Cell(f" and {left} more", "dim")] if left > 0 else []
-    start = len(figures)
-    if width - start < 20:
+    if width - line_width(head) < 20:
         return [head, *([Cell("    "), *line] for line in wrap(cells, max(8, width - 4)) if cells)]
-    wrapped = wrap(cells or [Cell("none", "dim")], width - start)
-    return [[*([Cell(" " * start)] if row else head), *line] for row, line in enumerate(wrapped)]
-
-
-def _columns(texts: Sequence[str]) -> str:
-    return "".join(
-        clip(text, cells, right=at > 0) + "  " for at, (text, cells) in enumerate(zip(texts, WIDTHS, strict=True))
-    )
+    return beside(head, cells or [Cell("none", "dim")], width)

@@ -19,14 +19,14 @@ from mltop.tui.render.empty import empty_text
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
-from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.rows import item_rows
+from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.lines import unread_lines
 from mltop.tui.screens.links.rails import PortsOfNodes, Rail, rail_head, rail_lines, rails_of
 from mltop.tui.screens.pane import TextLines
-from mltop.tui.screens.problems import Problems, lines_for
+from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.subjects import OneNodePane
 from mltop.tui.screens.tables import NO_SAMPLE, gaps_of
 from mltop.tui.widgets.cell_lines import CellLines
@@ -133,17 +133,12 @@ class LinksScreen(OneNodePane):
     def _share_out(self, picture: Picture, view: NodeView, top: int) -> None:
         """What is wrong with ports and links first; in the lines that are left how the network went."""
         ports, pci, width = self.query_one("#ports", LineTable), self.query_one("#pci", LineTable), self.size.width
-        scope, now = Scope(one=True, acts=self.acts), picture.view.taken_at
-        all_told = told_of(picture.incidents, picture.findings, scope, (view.node,))
-        told = [one for one in all_told if _is_about_links(one)]
-        room = self.rows
-        room -= top
-        problems = lines_for(told, height_of(told, now, width), room, LEAST_LINKS)
-        wanted = problems + ports.needed + pci.needed
-        blocks = 2 + bool(told)
-        roomy = wanted + blocks <= room
+        own = [one for one in self.stories(picture, (view.node,), one=True) if _is_about_links(one)]
+        room = self.rows - top
+        shown = self.query_one(Problems).fit(own, picture.view.taken_at, width, room, LEAST_LINKS)
+        blocks = 2 + bool(own)
+        roomy = shown + ports.needed + pci.needed + blocks <= room
         self.set_class(roomy, "-roomy")
-        shown = self.query_one(Problems).show(told, now, width, problems)
         room -= shown
         port_lines = self.limit_height(ports, min(ports.needed, room if roomy else max(2, room * 2 // 3)))
         pci_lines = self.limit_height(pci, min(pci.needed, room - port_lines))
@@ -171,6 +166,6 @@ class LinksScreen(OneNodePane):
             self.draw()
 
 
-def _is_about_links(told: Told) -> bool:
-    findings = [*told.findings, *(told.incident.findings if told.incident is not None else ())]
+def _is_about_links(story: Story) -> bool:
+    findings = story.incident.findings if story.incident is not None else ()
     return any(finding.id.startswith(LINK_FINDINGS) for finding in findings)

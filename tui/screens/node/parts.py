@@ -11,7 +11,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.app.selection import Looked
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.problems import Told, height_of
+from mltop.tui.render.story import Story, height_of
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, squeezed
 from mltop.tui.screens.row_context import RowContext
@@ -30,7 +30,7 @@ class NodeParts(Pane):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: Sequence[Told] = ()
+        self._stories: Sequence[Story] = ()
         self._spare = Spare()
         self._folded: Sequence[str] = ()  # the keys of the GPUs that are one line, which has the first one's
         self._unfolded = ""  # the node of which each has a line nevertheless
@@ -69,7 +69,7 @@ class NodeParts(Pane):
             self.part("the GPUs", lambda: self.put(gpus, *rows))
         count = len(rows[1]) if self.filter.empty else max(1, gpus.row_count)
         wanted = {
-            "problems": height_of(self._told, now, width) + len(below),
+            "problems": height_of(self._stories, now, width) + len(below),
             "gpus": 1 + count if rows[1] else 2 * (node.sample is None),
             "host": int(bool(host)),
             "ranks": ranks.needed,
@@ -81,14 +81,14 @@ class NodeParts(Pane):
             wanted["gpus"] = 1 + len(rows[1]) if rows[1] else wanted["gpus"]
         self._folded = [str(gpu.index) for gpu in free_gpus(node, context)] if folded else []
         roomy = sum(wanted.values()) + blocks <= room
-        heights = wanted if roomy else squeezed(wanted, room, len(self._told) + len(below))
+        heights = wanted if roomy else squeezed(wanted, room, len(self._stories) + len(below))
         if 0 < heights["gpus"] < wanted["gpus"]:
             rows = gpu_rows(node, context, width, folded=folded, gravest_first=True)
         self.part("the GPUs", lambda: self.put(gpus, *rows))
         self.set_class(roomy, "-roomy")
         line.display = heights["host"] > 0
         self.limit_height(gpus, heights["gpus"])
-        self.query_one(Problems).show(self._told, now, width, heights["problems"], below)
+        self.query_one(Problems).show(self._stories, now, width, heights["problems"], below)
         self.limit_height(ranks, heights["ranks"])
         self.set_part("#tips", [*tips[: heights["tips"]]])
         left = room - sum(heights.values()) - blocks - 1 if roomy else 0

@@ -18,7 +18,6 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.table import OVER_TIME
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, told_of
 from mltop.tui.screens.lines import (
     connection_cells,
     host_cells,
@@ -78,7 +77,9 @@ class NodeScreen(OneNodePane, NodeParts):
 
     def _fill_node(self, picture: Picture, node: NodeView) -> None:
         top = guarded("the node's state", lambda: self._show_state(node, picture.view.taken_at), 0)
-        self._told = guarded("the problems", lambda: self._problems(picture, node), ())
+        states = {f"node.{node.state.state}"}  # its own state is shown above
+        stories = self.stories(picture, (node.node,), one=True)
+        self._stories = [one for one in stories if not one.findings or one.findings[0].id not in states]
         none: Lines = []
         tips = guarded("the tips", lambda: self._tips(picture, node), none)[:MOST_TIPS]
         live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
@@ -88,21 +89,15 @@ class NodeScreen(OneNodePane, NodeParts):
         if (self.focused is None or not self.focused.display) and ranks.row_count:
             ranks.focus()  # there are no GPUs
 
-    def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
-        """Those of this node; its own state stands above."""
-        told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
-        states = {f"node.{node.state.state}"}
-        return [one for one in told if not one.findings or one.findings[0].id not in states]
-
     def _below(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         """What cannot be read, in one line; or that nothing is wrong."""
         unread = unread_lines(gaps_of(node), self.size.width, KEYCAPS["unreadable"])
         if node.sample is None or not node.gpus:
             return [*unread, *(next_lines(node, self.size.width) if is_live(node) else ())]
-        if unread or self._told:
+        if unread or self._stories:
             return unread
-        told = any(incident.until is None for incident in picture.incidents)
-        return [[Cell(f"  {_without_problems(node, told)}", "dim")]]
+        elsewhere = any(incident.until is None for incident in picture.incidents)
+        return [[Cell(f"  {_without_problems(node, elsewhere)}", "dim")]]
 
     def _tips(self, picture: Picture, node: NodeView) -> list[list[Cell]]:
         """What is only worth knowing."""
@@ -136,9 +131,11 @@ class NodeScreen(OneNodePane, NodeParts):
             self.mltop.drill(Location("node", node, part=UNREADABLE, label=UNREADABLE))
 
 
-def _without_problems(node: NodeView, told: bool) -> str:
-    """That nothing bad is known means little for a node that does not answer. ``told``: line 1 says what is wrong."""
+def _without_problems(node: NodeView, elsewhere: bool) -> str:
+    """That nothing bad is known means little for a node that does not answer. ``elsewhere``: line 1 says what is
+    wrong.
+    """
     if not is_live(node):
         return "no problems when last heard of"
-    none = "no problems of the node itself found" if told else "no problems found"
+    none = "no problems of the node itself found" if elsewhere else "no problems found"
     return f"{none}, everything could be read"

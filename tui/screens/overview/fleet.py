@@ -41,8 +41,8 @@ from mltop.tui.render.fleet.map import (
 from mltop.tui.render.fleet.nodes import MARKED_NODE_COLUMNS, NodeLine, connecting_lines, nobody_answered
 from mltop.tui.render.graph import width_beside, width_in_one_line
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.states import doing_cell
+from mltop.tui.render.story import Story, height_of
 from mltop.tui.screens.graphs import group_graphs
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
@@ -94,7 +94,7 @@ class FleetScreen(Pane):
         self._troubles = troubles(())
         self._noted: Sequence[Finding] = ()  # of which these two were made
         self._names: Mapping[str, str] = {}
-        self._told: Sequence[Told] = ()
+        self._stories: Sequence[Story] = ()
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
         self._groups: Sequence[Group] = ()
         self._spare = Spare(fleet=True)
@@ -132,7 +132,7 @@ class FleetScreen(Pane):
         shown = [view for view in picture.view.nodes if self._is_shown(view)]
         self._views = {view.node: view for view in shown}
         self.counts = (len(shown), len(picture.view.nodes))
-        self._told = guarded("the problems", self._problems, ())
+        self._stories = self._problems()
         heats, sections = self._heats_in_order()
         room = self.rows
         if self._as_list:
@@ -157,12 +157,9 @@ class FleetScreen(Pane):
     def _is_shown(self, view: NodeView) -> bool:
         return self.filter.empty or self.filter.node(view, self._findings_of.get(view.node, ()))
 
-    def _problems(self) -> Sequence[Told]:
-        picture = self._picture
+    def _problems(self) -> Sequence[Story]:
         shown = () if self.filter.empty else [*self._views]
-        if not self.filter.empty and not shown:
-            return ()
-        return told_of(picture.incidents, picture.findings, Scope(self._names, acts=self.acts), shown)
+        return self.stories(self._picture, shown, names=self._names) if self.filter.empty or shown else ()
 
     def _heats_in_order(self) -> tuple[list[NodeHeat], list[Section]]:
         """The nodes that are shown in their order, and which belong together."""
@@ -195,14 +192,14 @@ class FleetScreen(Pane):
             self._show_connecting(heats, sections, room)
             return
         legend, node, graphs = room >= MIN_ROOM, room >= ROOM_FOR_NODE, int(room >= ROOM_FOR_NODE)
-        whole = height_of(self._told, self._picture.view.taken_at, width)
+        whole = height_of(self._stories, self._picture.view.taken_at, width)
         heatmap.empty_text = self._why_empty()
         of_map = legend + node + graphs + LEAST_MAP
         room_for_both = room - legend - node - graphs
         # With the cursor on the map none is left out, from the next picture on: a click is meant for what is shown.
         if not heatmap.has_focus and self._needed(heats, sections) + whole > room_for_both:
             heats, sections = folded(heats, sections, self.mltop.selection.nodes)
-        text = lines_for(self._told, whole, room, min(max(of_map, room // 2), room - 1))
+        text = lines_for(self._stories, whole, room, min(max(of_map, room // 2), room - 1))
         node, graphs, text = self._room_for_gpus(heats, sections, room - legend, (node, graphs, text))
         others = legend + node + graphs + text
         map_room = max(min(LEAST_MAP, room - 1), room - others)
@@ -288,7 +285,7 @@ class FleetScreen(Pane):
 
     def _show_problems(self, room: int) -> int:
         """Returns how many lines they take."""
-        return self.query_one(Problems).show(self._told, self._picture.view.taken_at, self.size.width, room)
+        return self.query_one(Problems).show(self._stories, self._picture.view.taken_at, self.size.width, room)
 
     def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str = "") -> None:
         line = self.query_one("#legend", TextLines)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mltop.probes.investigate.acting import RankProcess
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.answer import no_gpus
-from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, told_of, told_of_gap
+from mltop.tui.render.story import story_of_gap
 from mltop.tui.screens.lines import host_cells, next_lines, unread_lines
 from mltop.tui.screens.node.parts import NodeParts
 from mltop.tui.screens.subjects import RanksPane
@@ -35,13 +32,9 @@ class OverviewScreen(NodeParts, RanksPane):
     def fill(self, picture: Picture) -> None:
         if picture.view.nodes:
             node, width = picture.view.nodes[0], self.size.width
-            self._told = guarded("the problems", lambda: self._problems(picture), ())
+            stories, gap = self.stories(picture), no_gpus(node)
+            unread = [story_of_gap("GPUs", gap, alone=not stories)] if gap is not None else []
+            self._stories = [*stories, *unread]
             keys = f"{KEYCAPS['node']}, then {KEYCAPS['unreadable']}"
             below = [*unread_lines(gaps_of(node), width, keys), *next_lines(node, width)]
             self.fill_parts(picture, node, below, host_cells(node, width))
-
-    def _problems(self, picture: Picture) -> Sequence[Told]:
-        told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts))
-        sample = picture.view.nodes[0].sample
-        gap = no_gpus(sample) if sample is not None and not sample.gpus else None
-        return [*told, told_of_gap("GPUs", gap, alone=not told)] if gap is not None else told

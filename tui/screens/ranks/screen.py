@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.investigate.acting import RankProcess
-from mltop.probes.model import Incident, JobKey, RankSample, StackDigest
+from mltop.probes.model import JobKey, RankSample, StackDigest
 from mltop.probes.model.acts import LogTail
 from mltop.probes.model.units import bytes_text, clock_time
 from mltop.probes.reach.view import NodeView
@@ -23,13 +23,13 @@ from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.empty import empty_text
 from mltop.tui.render.fleet.heat import MARK
 from mltop.tui.render.guarded import guarded
-from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.ranks import NO_JOB, layout_words
-from mltop.tui.render.stacks.verdict import stack_lines
+from mltop.tui.render.stacks.verdict import digests_of, stack_lines
+from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.pane import TextLines
-from mltop.tui.screens.problems import Problems, lines_for
+from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.subjects import RanksPane
 from mltop.tui.screens.tabled import RankTable
 from mltop.tui.screens.tables import rank_of, rank_rows
@@ -71,38 +71,30 @@ class RanksScreen(RanksPane):
             *rank_rows(nodes, self.context(picture), only, self._mark, others=True, tree=self._as_tree),
         )
 
-        self._share_out(picture, [node.node for node in nodes] if here.node else [], here.job)
+        stories = self.stories(picture, [node.node for node in nodes] if here.node else ())
+        of_job = [one for one in stories if _is_of(one, here.job)]
+        others = [one for one in stories if one not in of_job] if here.job is None else []
+        self._share_out([*of_job, *others], picture.view.taken_at, here.job)
 
-    def _share_out(self, picture: Picture, nodes: Sequence[str], job: JobKey | None) -> None:
-        """What is wrong (of these nodes, of this job) above the ranks, below them in the lines that are left how the
-        job was going. What has to give way is ranks.
+    def _share_out(self, stories: Sequence[Story], now: float, job: JobKey | None) -> None:
+        """What is wrong above the ranks, below them in the lines that are left how the job was going. What has to give
+        way is ranks.
         """
-        table, width, now = self.query_one(RankTable), self.size.width, picture.view.taken_at
-        scope = Scope(one=len(picture.view.nodes) == 1, acts=self.acts)
-        none: list[Told] = []
-        told = guarded("the problems", lambda: told_of(picture.incidents, picture.findings, scope, nodes), none)
-        of_job = [one for one in told if one.incident is not None and _is_of(one.incident, job)]
-        told = [*of_job, *(one for one in told if one not in of_job)] if job is None else of_job
-        room = self.rows
-        wanted = {"problems": height_of(told, now, width), "ranks": 1 + max(1, table.row_count)}
-        blocks = sum(lines > 0 for lines in wanted.values())
-        roomy = sum(wanted.values()) + blocks <= room
+        table, room = self.query_one(RankTable), self.rows
+        shown = self.query_one(Problems).fit(stories, now, self.size.width, room, LEAST_RANKS)
+        ranks, blocks = 1 + max(1, table.row_count), 1 + bool(stories)
+        roomy = shown + ranks + blocks <= room
         self.set_class(roomy, "-roomy")
-        heights = {**wanted, "problems": lines_for(told, wanted["problems"], room, LEAST_RANKS)}
         if not roomy:
-            heights["ranks"] = max(2, min(wanted["ranks"], room - heights["problems"]))
-        shown = self.query_one(Problems).show(told, now, width, heights["problems"])
-        table.styles.height = heights["ranks"]
-        spare = room - shown - heights["ranks"] - blocks * roomy - 1
-        graph = partial(self._graph, job, of_job[0].incident if of_job else None, spare if roomy else 0)
+            ranks = max(2, min(ranks, room - shown))
+        table.styles.height = ranks
+        incident = next((one.incident for one in stories if _is_of(one, job)), None)
+        if incident is not None:  # of the job that is stuck, else of that whose ranks are shown, else of all nodes
+            job = JobKey(incident.job, incident.uid)
+        spare = room - shown - ranks - blocks - 1 if roomy else 0
+        graph = partial(job_graph, self.mltop, job, incident, self.size.width, spare)
         empty: list[list[Cell]] = []
         self.set_part("#graphs", guarded("the graphs", graph, empty))
-
-    def _graph(self, job: JobKey | None, incident: Incident | None, rows: int) -> list[list[Cell]]:
-        """Of the job that stands, else of that whose ranks are shown, else of all nodes."""
-        if incident is not None:
-            job = JobKey(incident.job, incident.uid)
-        return job_graph(self.mltop, job, incident, self.size.width, rows)
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the ranks that are shown."""
@@ -135,8 +127,8 @@ class RanksScreen(RanksPane):
         node, _, pid = (self.query_one(RankTable).cursor_key or "").rpartition("/")
         if pid.isdecimal():
             rank = rank_of(self.node_view(node), int(pid))
-            whose = pid if rank is None or rank.rank is None else f"rank {rank.rank}"
-            self.mltop.drill(Location("rank", node, pid=int(pid), part=part, label=f"{part} of {whose}"))
+            name = pid if rank is None or rank.rank is None else f"rank {rank.rank}"
+            self.mltop.drill(Location("rank", node, pid=int(pid), part=part, label=f"{part} of {name}"))
         else:
             self.mltop.tell(Notice("no process is under the cursor", "warn"))
 
@@ -174,14 +166,14 @@ class RankScreen(RanksPane):
         files = [_head_of(tail) for tail in log.tails if tail.file] if here.part == LOG and log is not None else []
         about = about_lines(rank, self.size.width, held_lines(node, rank)) if rank is not None else []
         self.set_part("#about", [[], *files, []] if files else about)  # its files stay while their lines scroll
-        told = told_lines(node, here.pid, width)
+        wrote = wrote_lines(node, here.pid, width)
         if here.part == LOG:
             read = log_lines(log, width)[len(files) == 1 :]
-            lines = [*told, *([[]] if told and read else []), *read]
+            lines = [*wrote, *([[]] if wrote and read else []), *read]
         elif here.part == ENVIRONMENT:
             lines = environment_lines(rank, width)
         else:
-            blocks = (self._stack_lines(width), told, log_lines(log, width, LAST_LINES))
+            blocks = (self._stack_lines(width), wrote, log_lines(log, width, LAST_LINES))
             lines = [line for block in blocks if block for line in ([], *block)][1:]
         stack = self.query_one("#stack", CellLines)
         follows = here.part == LOG and (log is not self._log_shown or stack.scroll_offset.y >= stack.max_scroll_y)
@@ -191,14 +183,15 @@ class RankScreen(RanksPane):
             stack.call_after_refresh(stack.scroll_end, animate=False)
 
     def action_log(self) -> None:
-        here = self.mltop.trail.here
-        if here.part != LOG:
-            self.mltop.drill(replace(here, part=LOG, label=LOG))
+        self._show_part(LOG)
 
     def action_environment(self) -> None:
+        self._show_part(ENVIRONMENT)
+
+    def _show_part(self, part: str) -> None:
         here = self.mltop.trail.here
-        if here.part != ENVIRONMENT:
-            self.mltop.drill(replace(here, part=ENVIRONMENT, label=ENVIRONMENT))
+        if here.part != part:
+            self.mltop.drill(replace(here, part=part, label=part))
 
     def ranks_selected(self) -> list[RankProcess]:
         return self.ranks_of_keys([f"{self.mltop.trail.here.node}/{self.mltop.trail.here.pid}"])
@@ -218,10 +211,9 @@ class RankScreen(RanksPane):
     def _digests(self) -> list[StackDigest]:
         """The stacks of the rank itself and of its children, as the last dump brought them."""
         here, result = self.mltop.trail.here, self.mltop.investigation.result
-        digests = [digest for report in result.reports for digest in report.digests] if result else []
-        return [
-            digest for digest in digests if digest.node in (here.node, "") and here.pid in (digest.pid, digest.child_of)
-        ]
+        digests = digests_of(result.reports) if result is not None else []
+        nodes = here.node, ""
+        return [one for one in digests if one.node in nodes and here.pid in (one.pid, one.child_of)]
 
     def _stack_lines(self, width: int) -> list[list[Cell]]:
         lines: list[list[Cell]] = []
@@ -234,9 +226,10 @@ class RankScreen(RanksPane):
         return [*native, *([[]] if native and lines else []), *lines]
 
 
-def _is_of(incident: Incident, job: JobKey | None) -> bool:
+def _is_of(story: Story, job: JobKey | None) -> bool:
     """``job``: None: of any."""
-    return bool(incident.job) and (job is None or (incident.job, incident.uid) == (job.name, job.uid))
+    incident = story.incident
+    return incident is not None and bool(incident.job) and job in (None, JobKey(incident.job, incident.uid))
 
 
 def held_lines(node: NodeView | None, rank: RankSample) -> str:
@@ -245,23 +238,23 @@ def held_lines(node: NodeView | None, rank: RankSample) -> str:
     return ", ".join(f"GPU {index}: {bytes_text(size)}" for index, size in held.items() if size is not None)
 
 
-def told_lines(node: NodeView | None, pid: int, width: int) -> list[list[Cell]]:
+def wrote_lines(node: NodeView | None, pid: int, width: int) -> list[list[Cell]]:
     """What mattered of the lines that it wrote, while it lived."""
     sample = node.sample if node is not None else None
-    lines = [line for line in sample.log_lines if line.pid == pid] if sample is not None else []
-    told = [
-        wrap([Cell(f"{clock_time(line.at)} ", "dim"), Cell(line.text), Cell(f"  {line.where}", "dim")], width, 4)
-        for line in lines[-LAST_LINES:]
-    ]
-    return [[Cell("IN ITS LOG", "head")], *(cells for block in told for cells in block)] if told else []
+    own = [line for line in sample.log_lines if line.pid == pid] if sample is not None else []
+    lines: list[list[Cell]] = [[Cell("IN ITS LOG", "head")]] if own else []
+    for line in own[-LAST_LINES:]:
+        cells = [Cell(f"{clock_time(line.at)} ", "dim"), Cell(line.text), Cell(f"  {line.where}", "dim")]
+        lines += wrap(cells, width, 4)
+    return lines
 
 
 def log_lines(log: ReadLog | None, width: int, most: int | None = None) -> list[list[Cell]]:
     """The ends of its files, of each the last ``most`` lines; what is not known only where the log alone is shown."""
-    if log is None or (not log.tails and log.waits and not log.error):
-        return [[Cell("reading" if log is not None else "only of live ranks", "dim")]] if most is None else []
-    if not log.tails:
-        return [[Cell(f"its log cannot be read: {log.error}", "warn")]] if most is None else []
+    if log is None or not log.tails:
+        failed = log is not None and (bool(log.error) or not log.waits)
+        why = "only of live ranks" if log is None else f"its log cannot be read: {log.error}" if failed else "reading"
+        return [[Cell(why, "warn" if failed else "dim")]] if most is None else []
     lines: list[list[Cell]] = []
     for tail in log.tails:
         if not tail.file:

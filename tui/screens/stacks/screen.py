@@ -10,8 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from mltop.probes.investigate.acting import RankProcess
-from mltop.probes.judge.nodes import by_reason, folded
-from mltop.probes.model import Frame, Incident, JobKey, JobReport, NodeState, StackDigest
+from mltop.probes.model import Frame, JobKey, JobReport, StackDigest
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time, counted
 from mltop.tui.app.feed import Picture
@@ -23,13 +22,13 @@ from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, cut, line_width, wrap
 from mltop.tui.render.empty import empty_lines, empty_text
 from mltop.tui.render.findings import happenings
-from mltop.tui.render.problems import Scope, lines_of, told_of
-from mltop.tui.render.stacks.frames import ints_cells, own_frames, spot
-from mltop.tui.render.stacks.report import Around, KeyedLine, ReportLines, Target, in_order
-from mltop.tui.render.stacks.verdict import job_words, jobs_left_out
-from mltop.tui.render.states import state_word
+from mltop.tui.render.stacks.frames import frame_cells, own_frames
+from mltop.tui.render.stacks.report import Around, ReportLines, Target, in_order
+from mltop.tui.render.stacks.verdict import digests_of, incident_of, job_title, jobs_left_out, stack_title
+from mltop.tui.render.states import silent_cells
+from mltop.tui.render.story import Line, Scope, lines_of, spaced, stories_of
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.graphs import LEAST_ROWS, job_graph
+from mltop.tui.screens.graphs import with_job_graph
 from mltop.tui.screens.pane import Pane
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
@@ -88,19 +87,19 @@ class StacksScreen(Pane):
             compared = [[Cell("the newest dump has no stacks of both ranks", "dim")]]
             if len(digests) == 2 and digests[0] is not None and digests[1] is not None:
                 compared = compared_lines(digests[0], digests[1], self.size.width - 1)
-            lines = [KeyedLine(line) for line in compared]
+            lines = [*map(Line, compared)]
         else:
-            told = self._result_lines(dump.result, picture) if dump.result else self._undumped(picture)
-            lines = [*self._collecting(), *told]
-        self._targets = {line.target.key: line.target for line in lines if line.target is not None}
-        keys = [line.target.key if line.target else None for line in lines]
+            found = self._result_lines(dump.result, picture) if dump.result else self._undumped(picture)
+            lines = spaced([self._collecting(), found])
+        self._targets = {line.key: line.opens for line in lines if line.key is not None}
+        keys = [line.key for line in lines]
         stays_first = report.at_top or self._was not in (None, here)
         report.set_lines([line.cells for line in lines], keys)
         if stays_first and report.cursor_key != next(filter(None, keys), None):
             report.action_edge(False)
         self._was = here
 
-    def _collecting(self) -> list[KeyedLine]:
+    def _collecting(self) -> list[Line]:
         """How far a dump is that still runs: what its first rounds say is no verdict."""
         dump = self.mltop.investigation
         if not dump.dumping or dump.progress is None:
@@ -108,71 +107,56 @@ class StacksScreen(Pane):
         expected = dump.progress.ranks_expected
         count = f"{dump.progress.ranks_done}/{'?' if expected is None else expected}"
         cells = [Cell(f"collecting {count}", "title"), Cell("  the verdict comes with the last round", "dim")]
-        return [KeyedLine(cells), KeyedLine(())]
+        return [Line(cells)]
 
-    def _result_lines(self, result: DumpResult, picture: Picture) -> list[KeyedLine]:
+    def _result_lines(self, result: DumpResult, picture: Picture) -> list[Line]:
         width, reports = self.size.width - 1, result.reports
         judged = not (self.mltop.investigation.dumping and result.partial)
-        lines = [KeyedLine(line) for line in _scope_lines(result, len(self.nodes), width)]
         shown = in_order(reports)[:MOST_JOBS]
         listed = happenings(picture.findings, picture.ended, picture.events)
         happened = [one for one in listed if result.taken_at - BEFORE_S <= one.at <= result.taken_at]
-        for place, at in enumerate(shown):
-            report = reports[at]
-            size = f", world size {report.world_size}" if report.world_size else ""
+        blocks: list[Sequence[Line]] = [[*map(Line, _scope_lines(result, len(self.nodes), width))]]
+        for report, at in ((reports[at], at) for at in shown):
             around = Around(
                 picture.view.taken_at,
-                _incident_of(report, picture.incidents),
+                incident_of(report, picture.incidents),
                 happened,
                 len(picture.view.nodes) == 1,
-                f"{job_words(report, reports)}{size}" if len(reports) > 1 else "",
+                job_title(report, reports) if len(reports) > 1 else "",
                 judged,
                 frozenset(self._unfolded),
                 self.keeps,
                 ras=self.mltop.ras_cells(report.job_key, picture.view.taken_at),
             )
-            lines += [KeyedLine(())] if place else []
-            lines += ReportLines(at, report, around, width).lines()
-        left = [report for report in reports if not any(report is reports[at] for at in shown)]
-        lines += [KeyedLine(()), KeyedLine([Cell(jobs_left_out(left), "warn")])] if left else []
-        lines += [KeyedLine(line) for line in _silent_lines(result.not_answered, width)]
+            blocks.append(ReportLines(at, report, around, width).lines())
+        left = [report for at, report in enumerate(reports) if at not in shown]
+        blocks.append([Line([Cell(jobs_left_out(left), "warn")])] if left else [])
+        blocks.append([Line(line) for cell in silent_cells(result.not_answered) for line in wrap([cell], width, 4)])
         if not reports and not result.partial:
-            lines.append(KeyedLine([Cell("no training ranks found", "warn")]))
-        return [*lines, *self._graph(result, picture, self.size.height - self.chrome_height() - 1 - len(lines))]
+            blocks.append([Line([Cell("no training ranks found", "warn")])])
+        lines = spaced(blocks)
+        if len(reports) != 1:
+            return lines
+        return with_job_graph(self, lines, reports[0].job_key, incident_of(reports[0], picture.incidents))
 
-    def _undumped(self, picture: Picture) -> list[KeyedLine]:
-        """Where nothing is dumped yet: what is known from outside of the job that stands, and how it was going."""
-        stands = [one for one in picture.incidents if one.until is None and one.kind in ("hang", "crash")]
-        if not stands or self.mltop.paused or self.mltop.investigation.dumping:
+    def _undumped(self, picture: Picture) -> list[Line]:
+        """Where nothing is dumped yet: what is known from outside of the job that is stuck, and how it was going."""
+        stuck = [one for one in picture.incidents if one.until is None and one.kind in ("hang", "crash")]
+        if not stuck or self.mltop.paused or self.mltop.investigation.dumping:
             return []
         width, now = self.size.width - 1, picture.view.taken_at
-        told = told_of(stands, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
-        room = max(len(told), self.size.height - 6)
-        lines = [*map(KeyedLine, lines_of(told, now, width, room).lines), KeyedLine(())]
-        lines += [KeyedLine(line) for line in empty_lines("stacks", width)]
-        job = JobKey(stands[0].job, stands[0].uid)
-        drawn = job_graph(self.mltop, job, stands[0], width, self.size.height - self.chrome_height() - 1 - len(lines))
-        return [*lines, *([KeyedLine(()), *map(KeyedLine, drawn)] if drawn else [])]
-
-    def _graph(self, result: DumpResult, picture: Picture, room: int) -> list[KeyedLine]:
-        if len(result.reports) != 1 or room < LEAST_ROWS + 1:
-            return []
-        report = result.reports[0]
-        incident = _incident_of(report, picture.incidents)
-        drawn = job_graph(self.mltop, report.job_key, incident, self.size.width - 1, room)
-        return [KeyedLine(()), *map(KeyedLine, drawn)] if drawn else []
+        stories = stories_of(stuck, (), Scope(one=len(picture.view.nodes) == 1, acts=self.acts))
+        room = max(len(stories), self.size.height - 6)
+        rows = [Line(line.cells) for line in lines_of(stories, now, width, room)]
+        lines = spaced([rows, [*map(Line, empty_lines("stacks", width))]])
+        return with_job_graph(self, lines, JobKey(stuck[0].job, stuck[0].uid), stuck[0])
 
     def _digest(self, job: JobKey, rank: int) -> StackDigest | None:
         """Its main thread's."""
         result = self.mltop.investigation.result
-        reports = [report for report in result.reports if report.job_key == job] if result is not None else []
-        of_rank = [
-            digest
-            for report in reports
-            for digest in report.digests
-            if digest.rank == rank and digest.child_of is None and digest.thread == "MainThread"
-        ]
-        return next(iter(of_rank), None)
+        digests = digests_of(result.reports, job) if result is not None else []
+        main = (one for one in digests if one.child_of is None and one.thread == "MainThread")
+        return next((one for one in main if one.rank == rank), None)
 
     # Keys.
 
@@ -252,28 +236,13 @@ class StacksScreen(Pane):
             self.mltop.tell(Notice("C frames are dumped of one rank: put the cursor on a line of one", "warn"))
 
 
-def _incident_of(report: JobReport, incidents: Sequence[Incident]) -> Incident | None:
-    """What its stacks are part of, while it lasts."""
-    own = (one for one in incidents if (one.job, one.uid) == (report.job, report.uid) and one.until is None)
-    return next(own, None)
-
-
 def _scope_lines(result: DumpResult, watched: int, width: int) -> list[list[Cell]]:
     """Says that only some of the ``watched`` nodes were dumped: a rank elsewhere may be the one that is waited for."""
     if not 0 < len(result.nodes) < watched:
         return []
     dumped = f"only {first_of(result.nodes)} dumped; "
     said = f"the culprit may be elsewhere, {KEYCAPS['dump']} without marks dumps all nodes"
-    return [*wrap([Cell(dumped, "warn"), Cell(said, "dim")], width, indent=4), []]
-
-
-def _silent_lines(nodes: Sequence[NodeState], width: int) -> list[list[Cell]]:
-    """The nodes that did not answer in full, those of one reason on one line."""
-    lines: list[list[Cell]] = [[]] if nodes else []
-    for state, reason, names in by_reason(nodes):
-        why = f"{state}, no full answer" + (f": {reason}" if reason else "")
-        lines += wrap([Cell(f" {folded(names)}: ", "title"), Cell(why, "warn")], width, indent=4)
-    return lines
+    return [*wrap([Cell(dumped, "warn"), Cell(said, "dim")], width, indent=4)]
 
 
 GUTTER = 3  # cells between the two
@@ -282,12 +251,15 @@ DIFFERS = "≠"
 
 def compared_lines(left: StackDigest, right: StackDigest, width: int) -> list[list[Cell]]:
     half = max(8, (width - GUTTER) // 2)
-    lines = [_row(_title(left), _title(right), half, ""), []]
-    pairs = list(zip_longest(_frames(left), _frames(right)))
+    whys = [[Cell(f"{one.error}  ", "warn")] if one.error and not one.frames else [] for one in (left, right)]
+    lines = [_row([*whys[0], *stack_title(left)], [*whys[1], *stack_title(right)], half, ""), []]
+    roots = [list(zip(one.frames, own_frames(one.frames), strict=True))[::-1] for one in (left, right)]
+    pairs = list(zip_longest(*roots, fillvalue=(None, False)))
     differs = False
-    for one, other in pairs:
-        differs = differs or one is None or other is None or one[0] != other[0]
-        lines.append(_row(_cells(one, differs), _cells(other, differs), half, DIFFERS if differs else ""))
+    for (one, own), (other, others) in pairs:
+        differs = differs or _place(one) != _place(other)
+        cells = _cells(one, own, differs), _cells(other, others, differs)
+        lines.append(_row(*cells, half, DIFFERS if differs else ""))
     if not pairs:
         lines.append([Cell("neither has a stack", "dim")])
     elif not differs:
@@ -295,34 +267,14 @@ def compared_lines(left: StackDigest, right: StackDigest, width: int) -> list[li
     return lines
 
 
-_Shown = tuple[tuple[str, str, int], Frame, bool]
+def _place(frame: Frame | None) -> tuple[str, str, int] | None:
+    return None if frame is None else (frame.function, frame.file, frame.line)
 
 
-def _frames(digest: StackDigest) -> list[_Shown]:
-    """Root first: what makes it the same as another, the frame, and whether it is the user's."""
-    shown = zip(digest.frames, own_frames(digest.frames), strict=True)
-    return [((frame.function, frame.file, frame.line), frame, own) for frame, own in shown][::-1]
-
-
-def _title(digest: StackDigest) -> list[Cell]:
-    who = f"rank {'?' if digest.rank is None else digest.rank}"
-    cells = [Cell(who, "title"), Cell(f"  {digest.node} pid {digest.pid}")]
-    if digest.waiting_in:
-        return [*cells, Cell("  "), Cell(f"waits in {digest.waiting_in}", "waits")]
-    if digest.error:
-        return [*cells, Cell(f"  {digest.error}", "warn")]
-    return [*cells, Cell(f"  {state_word(digest.state)}" if digest.state else "", "dim")]
-
-
-def _cells(shown: _Shown | None, differs: bool) -> list[Cell]:
-    if shown is None:
+def _cells(frame: Frame | None, own: bool, differs: bool) -> list[Cell]:
+    if frame is None:
         return []
-    _, frame, own = shown
-    cells = [
-        Cell(frame.function, ("title" if own else "") if differs else "dim"),
-        Cell(f"  {spot(frame.file, frame.line)}", "dim"),
-    ]
-    return [*cells, *(ints_cells(frame) if differs else [])]
+    return frame_cells(frame, ("title" if own else "") if differs else "dim", ints=differs)
 
 
 def _row(left: Sequence[Cell], right: Sequence[Cell], half: int, mark: str) -> list[Cell]:

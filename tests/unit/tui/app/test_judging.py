@@ -15,8 +15,9 @@ from mltop.probes.model import NodeState, RankSample, Sample
 from mltop.probes.reach.receiving import Envelope
 from mltop.probes.reach.records import NEWS, Records
 from mltop.probes.reach.view import FleetView, NodeView
+from mltop.tui.app.feed import Picture
 from mltop.tui.app.judging import HealthWatch
-from mltop.tui.render.answer import Situation, answer_of
+from mltop.tui.render.answer import answer_of
 
 
 class Fleet:
@@ -87,7 +88,9 @@ def test_the_largest_job_is_line_1_within_ten_seconds_of_its_fall() -> None:
                     records.take(node.name, envelope.row, now)
         view = replace(records.view(), taken_at=now)
         findings = watch.findings(view)
-        answer = answer_of(Situation(view, watch.incidents, findings, watch.motions))
+        answer = answer_of(
+            Picture(view, tuple(findings), incidents=tuple(watch.incidents), motions=tuple(watch.motions))
+        )
         if second < falls_at:
             assert answer.word != "STALLED?"
     lost = next(one for one in watch.incidents if one.kind == "node")

@@ -1,7 +1,8 @@
-"""Line 1: what it says of every situation, at any width; never that all is fine while something cannot be told."""
+"""Line 1: what it says of every picture, at any width; never that all is fine while something cannot be told."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,8 @@ from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time
 from mltop.probes.model.vocabulary import IncidentKind, Severity
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.render.answer import Answer, Situation, answer_of
+from mltop.tui.app.feed import Picture
+from mltop.tui.render.answer import Answer, answer_of
 from mltop.tui.render.cells import plain
 
 NOW = 2000.0
@@ -54,6 +56,20 @@ def motion(phase: str, job: str = "a", **fields: object) -> JobMotion:
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
+def pictured(
+    shown: FleetView,
+    incidents: Sequence[Incident] = (),
+    findings: Sequence[Finding] = (),
+    motions: Sequence[JobMotion] = (),
+    not_judged: int = 0,
+    calm_since: float | None = None,
+) -> Picture:
+    """``not_judged``: so many nodes; ``calm_since``: when the last finding ended."""
+    over = () if calm_since is None else (finding(until=calm_since), finding(until=calm_since - 9))
+    late = frozenset(node.node for node in shown.nodes[:not_judged])
+    return Picture(shown, tuple(findings), late, over, incidents=tuple(incidents), motions=tuple(motions))
+
+
 def said(answer: Answer) -> tuple[str, str, str, str]:
     return answer.mark, answer.word, answer.age, answer.style
 
@@ -76,7 +92,7 @@ HUNG = ("■", "HUNG", "6m30s", "chip-crit")
     ],
 )
 def test_every_kind_of_incident(kind: IncidentKind, severity: Severity, expected: tuple[str, ...]) -> None:
-    answer = answer_of(Situation(view(), [incident(kind, severity)]))
+    answer = answer_of(pictured(view(), [incident(kind, severity)]))
     assert said(answer) == expected
     assert answer.headline == HEADLINE and answer.opens
     assert answer.over == {"chip-crit": "line-crit", "chip-warn": "line-warn"}[expected[-1]]
@@ -101,29 +117,29 @@ SAID = f"rank 2 (GPU 2) is stuck in ShardDataset.__getitem__ (job/data.py:53), 3
 )
 def test_who_waits_and_in_what_is_told_before_where_in_the_code(width: int, headline: str) -> None:
     hung = incident(headline=SAID, culprits=[WHERE], suffers=WAITING)
-    text = plain(answer_of(Situation(view(), [hung])).line(width, "8", "lists all"))
+    text = plain(answer_of(pictured(view(), [hung])).line(width, "8", "lists all"))
     assert text.startswith(f"■ HUNG 6m30s   {headline}  ")
     assert text.endswith("8 lists all"), "a letter alone says nothing"
 
 
 def test_of_a_death_who_and_how_comes_before_who_waits() -> None:
     dead = Culprit(2, "n1", 7, "killed by SIGKILL", "", gpu=2, how="dead")
-    told = answer_of(Situation(view(), [incident(headline="x" * 300, culprits=[dead], suffers=WAITING)]))
+    told = answer_of(pictured(view(), [incident(headline="x" * 300, culprits=[dead], suffers=WAITING)]))
     assert told.briefer[0] == f"rank 2 (GPU 2) died (killed by SIGKILL), 3 ranks wait in all_reduce since {SINCE}"
     cause = finding(message="GPU 2 fell off the bus")
-    told = answer_of(Situation(view(), [incident(culprits=[dead], suffers=WAITING, causes=[cause])]))
+    told = answer_of(pictured(view(), [incident(culprits=[dead], suffers=WAITING, causes=[cause])]))
     assert told.briefer[0] == "GPU 2 fell off the bus; rank 2 died, 3 ranks wait in all_reduce"
 
 
 def test_the_first_of_several_incidents_and_how_many_more() -> None:
-    answer = answer_of(Situation(view(), [incident(), incident("slow", "warning"), incident(until=NOW)]))
+    answer = answer_of(pictured(view(), [incident(), incident("slow", "warning"), incident(until=NOW)]))
     assert said(answer) == HUNG and answer.headline == f"{HEADLINE} (+1 incident)"
     assert answer.title == f"■ HUNG 6m30s {answer.headline}"
 
 
 def test_what_is_over_or_only_worth_knowing_is_fine() -> None:
     over = [incident(until=NOW - 5), incident("stopped", "info")]
-    answer = answer_of(Situation(view(), over, [finding("info"), finding(until=NOW - 1)], calm_since=NOW - 400))
+    answer = answer_of(pictured(view(), over, [finding("info"), finding(until=NOW - 1)], calm_since=NOW - 400))
     assert said(answer) == ("●", "fine", "", "ok")
     assert answer.headline == "1 of 2 GPUs work" and answer.aside == "no finding in 6m"
     assert not answer.opens and answer.over == ""
@@ -132,23 +148,23 @@ def test_what_is_over_or_only_worth_knowing_is_fine() -> None:
 def test_findings_are_counted_once() -> None:
     first, second = finding(), finding("warning", node="n2")
     of_node = incident("node", causes=[first], headline="GPU 1 of n1 is too hot")
-    answer = answer_of(Situation(view(), [of_node], [first, second, finding("info")]))
+    answer = answer_of(pictured(view(), [of_node], [first, second, finding("info")]))
     assert said(answer) == ("▲", "1 CRIT 1 WARN", "", "chip-crit")
     assert answer.headline == "GPU 1 of n1 is too hot"
-    alone = answer_of(Situation(view(), [], [second]))
+    alone = answer_of(pictured(view(), [], [second]))
     assert (alone.word, alone.age, alone.headline) == ("1 WARN", "2m", "n2: GPU 1 is too hot")
 
 
 def test_the_gravest_is_told_whether_or_not_it_is_an_incident_yet() -> None:
     slow = incident("node", "warning", causes=[finding("warning")], headline="GPU 1 runs hotter than its siblings")
-    told = answer_of(Situation(view(), [slow], [finding("warning"), finding("critical", node="n2", subject="GPU 2")]))
+    told = answer_of(pictured(view(), [slow], [finding("warning"), finding("critical", node="n2", subject="GPU 2")]))
     assert told.headline == "n2: GPU 1 is too hot" and told.word == "1 CRIT 1 WARN"
 
 
 def test_a_standstill_that_no_incident_tells_of_yet() -> None:
-    quiet = answer_of(Situation(view(), motions=[motion("quiet"), motion("moving", "b")], findings=[finding()]))
+    quiet = answer_of(pictured(view(), motions=[motion("quiet"), motion("moving", "b")], findings=[finding()]))
     assert said(quiet) == ("▲", "STALLED?", "9.0s", "chip-warn")
-    stalled = answer_of(Situation(view(), motions=[motion("quiet"), motion("stalled", "b", since=NOW - 60)]))
+    stalled = answer_of(pictured(view(), motions=[motion("quiet"), motion("stalled", "b", since=NOW - 60)]))
     assert said(stalled) == ("■", "STALLED", "1m00s", "chip-crit")
     assert stalled.headline.startswith("job b: 4 ranks stuck, culprit not known yet") and stalled.key == (
         "t",
@@ -161,12 +177,12 @@ def test_of_jobs_that_stopped_the_largest_is_named() -> None:
     lost = incident("node", job="", culprits=[], causes=[finding()])
     hung = incident(suffers=Suffers(gpus=8, ranks=Ranges.of(range(8))))
     small, large = motion("quiet"), motion("quiet", "b", ranks_seen=456)
-    assert answer_of(Situation(view(), [hung, lost], motions=[small])).word == "HUNG"
-    answer = answer_of(Situation(view(), [hung, lost], motions=[small, large]))
+    assert answer_of(pictured(view(), [hung, lost], motions=[small])).word == "HUNG"
+    answer = answer_of(pictured(view(), [hung, lost], motions=[small, large]))
     assert said(answer) == ("▲", "STALLED?", "9.0s", "chip-warn")
     assert answer.headline == "job b: 456 ranks: no progress (+2 incidents)"
-    assert answer_of(Situation(view(), [lost], motions=[small])).headline.startswith("job a: 4 ranks")
-    assert answer_of(Situation(view(), [hung], motions=[motion("stalled", "train-70b", uid=None)])).word == "HUNG"
+    assert answer_of(pictured(view(), [lost], motions=[small])).headline.startswith("job a: 4 ranks")
+    assert answer_of(pictured(view(), [hung], motions=[motion("stalled", "train-70b", uid=None)])).word == "HUNG"
 
 
 def away(name: str, state: str, reason: str = "", age_s: float | None = None) -> NodeView:
@@ -174,34 +190,34 @@ def away(name: str, state: str, reason: str = "", age_s: float | None = None) ->
 
 
 @pytest.mark.parametrize(
-    ("situation", "word", "headline"),
+    ("picture", "word", "headline"),
     [
         (None, "starting", "waiting for the first sample"),
-        (Situation(view(away("n1", "connecting"))), "connecting", "to n1"),
+        (pictured(view(away("n1", "connecting"))), "connecting", "to n1"),
         (
-            Situation(view(away("n1", "stale", "no sample for 9 s", 9.0))),
+            pictured(view(away("n1", "stale", "no sample for 9 s", 9.0))),
             "STALE",
             "n1 does not answer: no sample for 9 s",
         ),
-        (Situation(view(away("n1", "lost", "", 60.0))), "LOST", "n1 does not answer"),
-        (Situation(view(away("n1", "refused", "no agent"))), "REFUSED", "n1 does not answer: no agent"),
-        (Situation(view(live(), away("n2", "connecting"))), "connecting", "1 of 2 nodes have answered"),
-        (Situation(view(live(), away("n2", "stale"), away("n3", "lost"))), "2 AWAY", "2 of 3 nodes do not answer"),
-        (Situation(view(live(), live(name="n2")), not_judged=1), "starting", "checking: 1 of 2 nodes"),
-        (Situation(view(), not_judged=1), "starting", "checking: 0 of 1 node"),
+        (pictured(view(away("n1", "lost", "", 60.0))), "LOST", "n1 does not answer"),
+        (pictured(view(away("n1", "refused", "no agent"))), "REFUSED", "n1 does not answer: no agent"),
+        (pictured(view(live(), away("n2", "connecting"))), "connecting", "1 of 2 nodes have answered"),
+        (pictured(view(live(), away("n2", "stale"), away("n3", "lost"))), "2 AWAY", "2 of 3 nodes do not answer"),
+        (pictured(view(live(), live(name="n2")), not_judged=1), "starting", "checking: 1 of 2 nodes"),
+        (pictured(view(), not_judged=1), "starting", "checking: 0 of 1 node"),
         (
-            Situation(view(live(gaps=[Gap("nvml", "the driver is not loaded", "load it")]))),
+            pictured(view(live(gaps=[Gap("nvml", "the driver is not loaded", "load it")]))),
             "no GPU seen",
             "the driver is not loaded",
         ),
     ],
 )
-def test_it_is_not_fine_while_something_cannot_be_told(situation: Situation | None, word: str, headline: str) -> None:
-    answer = answer_of(situation)
+def test_it_is_not_fine_while_something_cannot_be_told(picture: Picture | None, word: str, headline: str) -> None:
+    answer = answer_of(picture)
     assert (answer.word, answer.headline) == (word, headline)
     assert answer.style != "ok" and answer.mark != "●"
-    if situation is not None:
-        worse = answer_of(replace(situation, findings=[finding()]))
+    if picture is not None:
+        worse = answer_of(replace(picture, findings=[finding()]))
         away_alone = word if word in ("LOST", "REFUSED") else ""  # then all else is of before
         assert worse.word == (away_alone or "1 CRIT"), "what is known to be wrong comes first"
 
@@ -217,7 +233,7 @@ def test_it_is_not_fine_while_something_cannot_be_told(situation: Situation | No
     ],
 )
 def test_what_is_fine_says_how_much_works_and_unknown_is_not_none(gpus: list[GpuSample], headline: str) -> None:
-    assert answer_of(Situation(view(live(*gpus)))).headline == headline
+    assert answer_of(pictured(view(live(*gpus)))).headline == headline
 
 
 @pytest.mark.parametrize(
@@ -232,27 +248,27 @@ def test_what_is_fine_says_how_much_works_and_unknown_is_not_none(gpus: list[Gpu
     ],
 )
 def test_what_is_fine_says_of_jobs_only_what_is_known(motions: list[JobMotion], words: str) -> None:
-    headline = answer_of(Situation(view(), motions=motions)).headline
+    headline = answer_of(pictured(view(), motions=motions)).headline
     assert headline.startswith(f"1 of 2 GPUs work; {words}")
     assert headline.endswith(words) or "since" in words
 
 
 SITUATIONS = [
     None,
-    Situation(view()),
-    Situation(view(), motions=[motion("moving")], calm_since=NOW - 4000),
-    Situation(view(), [incident()]),
-    Situation(view(), [incident(since=NOW - 90000, culprits=[replace(CULPRIT, rank=n) for n in range(0, 40, 2)])]),
-    Situation(view(), [incident(headline="日本語" * 20, culprits=[]), incident()]),
-    Situation(view(), [], [finding(), finding("warning", node="n2")]),
-    Situation(view(away("a-node-with-a-long-name", "lost", "ssh: Connection reset by peer", 9.0))),
-    Situation(view(), motions=[motion("stalled")]),
+    pictured(view()),
+    pictured(view(), motions=[motion("moving")], calm_since=NOW - 4000),
+    pictured(view(), [incident()]),
+    pictured(view(), [incident(since=NOW - 90000, culprits=[replace(CULPRIT, rank=n) for n in range(0, 40, 2)])]),
+    pictured(view(), [incident(headline="日本語" * 20, culprits=[]), incident()]),
+    pictured(view(), [], [finding(), finding("warning", node="n2")]),
+    pictured(view(away("a-node-with-a-long-name", "lost", "ssh: Connection reset by peer", 9.0))),
+    pictured(view(), motions=[motion("stalled")]),
 ]
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
-def test_it_fits_at_every_width_and_says_where_it_is_cut(situation: Situation | None) -> None:
-    answer = answer_of(situation)
+@pytest.mark.parametrize("picture", SITUATIONS)
+def test_it_fits_at_every_width_and_says_where_it_is_cut(picture: Picture | None) -> None:
+    answer = answer_of(picture)
     for width in range(4, 201):
         for key, does in (("Enter", "opens it"), ("8", "lists all"), ("", "")):
             line = answer.line(width, key, does)
@@ -278,7 +294,7 @@ def test_it_fits_at_every_width_and_says_where_it_is_cut(situation: Situation | 
     ],
 )
 def test_the_smallest_screen_says_who_and_since_when(width: int, text: str) -> None:
-    assert plain(answer_of(Situation(view(), [incident()])).line(width, "Enter", "opens it")) == text
+    assert plain(answer_of(pictured(view(), [incident()])).line(width, "Enter", "opens it")) == text
 
 
 @pytest.mark.parametrize(
@@ -290,11 +306,11 @@ def test_the_smallest_screen_says_who_and_since_when(width: int, text: str) -> N
     ],
 )
 def test_the_headline_gives_way_to_state_age_and_key(width: int, start: str, end: str) -> None:
-    text = plain(answer_of(Situation(view(), [incident()])).line(width, "Enter", "opens it"))
+    text = plain(answer_of(pictured(view(), [incident()])).line(width, "Enter", "opens it"))
     assert text.startswith(start) and text.endswith(end)
 
 
 def test_ranks_of_a_rank_without_a_number_are_named_by_their_node() -> None:
     nameless = incident(culprits=[replace(CULPRIT, rank=None)])
-    assert plain(answer_of(Situation(view(), [nameless])).line(20)) == "■ HUNG sim030 6m"
-    assert plain(answer_of(Situation(view(), [incident(culprits=[])])).line(20)) == "■ HUNG 6m"
+    assert plain(answer_of(pictured(view(), [nameless])).line(20)) == "■ HUNG sim030 6m"
+    assert plain(answer_of(pictured(view(), [incident(culprits=[])])).line(20)) == "■ HUNG 6m"

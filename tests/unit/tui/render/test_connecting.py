@@ -7,7 +7,8 @@ import pytest
 from mltop.probes.model import NodeState
 from mltop.probes.model.units import clock_time
 from mltop.probes.reach.view import Connection, FleetView, NodeView
-from mltop.tui.render.answer import Situation, answer_of
+from mltop.tui.app.feed import Picture
+from mltop.tui.render.answer import answer_of
 from mltop.tui.render.cells import line_width, plain
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import connecting_lines
@@ -38,11 +39,11 @@ def test_who_is_tried_since_when_and_what_is_waited_for() -> None:
 
 
 def test_line_1_says_for_how_long_and_line_2_not_the_same_again() -> None:
-    line = plain(answer_of(Situation(FOUR)).line(80))
+    line = plain(answer_of(Picture(FOUR)).line(80))
     assert line.startswith("connecting 12s  0 of 4 nodes have answered")
     assert plain(header_cells(FOUR, ["4 nodes"], 80)).split() == ["4", "nodes", clock_time(NOW)]
     assert connecting_line(FOUR, 80) is None
-    alone = plain(answer_of(Situation(fleet(asked("n1")))).line(80))
+    alone = plain(answer_of(Picture(fleet(asked("n1")))).line(80))
     assert alone.startswith("connecting 12s  to n1: starting ssh")
 
 

@@ -12,7 +12,6 @@ from mltop.probes.model import Finding, GpuSample, NodeState, RankSample, Sample
 from mltop.probes.model.incident import Doing
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import Cell, line_width, plain
-from mltop.tui.render.findings import FOLD_FROM, fleet_problems, folded_names, problems_of
 from mltop.tui.render.fleet.heat import (
     FINE,
     LEVELS,
@@ -503,75 +502,6 @@ def test_the_node_under_the_cursor_in_figures_and_why():
     some = NodeView(NodeState("n3", "live", age_s=0.5), Sample("n3", 1.0, gpus=busy(1.0), ranks=ranks))
     assert plain(node_lines(some, ACTIVITY, 80)[0]) == "n3  live 0.5s  ranks 3-5,9"
     assert plain(node_lines(view("n4", state="connecting"), POWER, 80)[0]) == "n4  connecting"
-
-
-# Problems
-
-
-def test_one_problem_of_many_nodes_is_one_line():
-    views = [view(f"node{number:02d}", state="lost", reason="ssh: timed out") for number in range(1, 13)]
-    views += [view("node20", *busy(1.0))]
-    problems = fleet_problems(views, [finding("node20"), finding("elsewhere")], 100.0)
-    assert len(problems) == 2
-    texts = [f"{problem.where} {problem.message}" for problem in problems]
-    assert "node[01-12]" in texts[0] and "12 nodes: lost: ssh: timed out" in texts[0]
-    assert "node20" in texts[1]
-    assert problems[0].key.partition("/")[0] == "node01" and len(problems[0].nodes) == 12
-
-
-def test_messages_that_differ_in_figures_fold_and_few_do_not():
-    findings = [finding(f"n{at}", message=f"GPU 0 hot, {60 + at} C") for at in range(FOLD_FROM)]
-    views = [view(f"n{at}", *busy(1.0)) for at in range(FOLD_FROM)]
-    (one,) = fleet_problems(views, findings, 1.0)
-    assert f"{FOLD_FROM} nodes: GPU 0 hot, 60 C (this on n0)" in one.message
-    assert len(fleet_problems(views, findings[1:], 1.0)) == FOLD_FROM - 1
-    assert len({problem.key for problem in fleet_problems(views, findings[1:], 1.0)}) == FOLD_FROM - 1
-
-
-def test_worst_first_and_connecting_is_no_problem():
-    views = [view("a", state="stale"), view("b", *busy(1.0)), view("c", state="connecting"), view("d", state="refused")]
-    problems = fleet_problems(views, [finding("b", severity="info"), finding("b")], 10.0)
-    assert [problem.first.severity for problem in problems] == ["critical", "critical", "warning", "info"]
-    assert not any("c" in problem.nodes for problem in problems)
-
-
-@pytest.mark.parametrize(
-    ("rule", "subject", "action"),
-    [
-        ("job.numa", "rank {}", "bind it"),
-        ("cpu.dstate", "pid {}", ""),
-        ("fabric.state", "GPU {}", ""),
-        ("efa", "rdmap{}s27", ""),
-        ("gpu.persistence", "GPU {}", "sudo nvidia-smi -i {} -pm 1"),
-    ],
-)
-def test_what_differs_only_in_its_subject_folds(rule, subject, action):
-    findings = [
-        Finding(rule, "warning", f"n{node:02d}", subject.format(node), "so", action.format(node)) for node in range(24)
-    ]
-    assert [len(problem.nodes) for problem in problems_of([f.node for f in findings], findings)] == [24]
-
-
-def test_different_filesystems_are_different_problems():
-    findings = [
-        Finding("fs.full", "warning", f"n{node:02d}", mount, f"{mount} is full")
-        for node in range(8)
-        for mount in ("/ckpt", "/scratch")
-    ]
-    assert [len(problem.nodes) for problem in problems_of([f.node for f in findings], findings)] == [8, 8]
-
-
-def test_nodes_lost_for_one_reason_fold_whatever_address_ssh_names():
-    nodes = [
-        NodeView(NodeState.because(f"n{n:02d}", "lost", f"Connection closed by 10.0.0.{n} port 22")) for n in range(9)
-    ]
-    nodes += [NodeView(NodeState.because("m1", "lost", "no route to host"))]
-    assert [len(problem.nodes) for problem in fleet_problems(nodes, [], 100.0)] == [9, 1]
-
-
-def test_names_fold_whatever_they_are():
-    assert folded_names(("n1", "n2", "n10")) == "n[1-2,10]"
-    assert "@x" in folded_names(("@x", "y"))
 
 
 @pytest.mark.parametrize(("width", "gap"), [(62, 3), (60, 2)])

@@ -10,7 +10,8 @@ from mltop.probes.model.incident import Doing
 from mltop.probes.model.sample import PlacedJob
 from mltop.probes.model.vocabulary import WorkState
 from mltop.probes.reach.view import FleetView, NodeView
-from mltop.tui.render.answer import Situation, answer_of
+from mltop.tui.app.feed import Picture
+from mltop.tui.render.answer import answer_of
 from mltop.tui.render.cells import plain, row_of
 from mltop.tui.render.fleet.heat import METRICS
 from mltop.tui.render.fleet.jobs import NO_JOB, Group, Grouping
@@ -88,7 +89,7 @@ def test_a_job_that_may_have_stalled_is_named_as_on_line_1() -> None:
     assert plain(group.about) == "2 nodes  STALLED? 12s  2 ranks make no progress"
     motion = JobMotion("b", 5, phase="quiet", since=60.0, ranks_seen=2)
     view = FleetView(72.4, ())
-    assert plain(answer_of(Situation(view, motions=[motion])).line(120)).startswith("▲ STALLED? 12s")
+    assert plain(answer_of(Picture(view, motions=(motion,))).line(120)).startswith("▲ STALLED? 12s")
 
 
 def test_so_are_its_nodes() -> None:

@@ -12,7 +12,7 @@ from mltop.probes.model.vocabulary import COMMANDS
 from mltop.tui.render.cells import Row, plain, row_of
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, grown
-from mltop.tui.screens.events.lines import event_cells, page_of
+from mltop.tui.screens.events.lines import event_lines, page_of
 
 
 def cells(columns: tuple[object, ...], row: Row) -> dict[str, tuple[str, str]]:
@@ -120,19 +120,20 @@ def test_what_happened_on_one_node() -> None:
 
 
 def test_a_line_of_what_happened():
-    (line,) = event_cells(happenings([], [], [("n1", XID)])[0], 0, 80)
+    title, ((line, _, _),) = event_lines(happenings([], [], [("n1", XID)]), 80, with_nodes=False)
+    assert plain(title) == "TIME      KIND       WHAT"
     assert line[0].text.strip() == clock_time(90.0)
     assert (line[1].text.strip(), line[1].style) == ("XID 79", "crit")
     assert plain(line).endswith("0000:9b:00: NVRM: Xid 79")
     unheard = KernelEvent(1.0, "brand_new", text="something")
-    assert "BRAND_NEW" in plain(event_cells(happenings([], [], [("n1", unheard)])[0], 0, 80)[0])
+    assert "BRAND_NEW" in plain(event_lines(happenings([], [], [("n1", unheard)]), 80, with_nodes=False)[1][0].cells)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_the_text_of_an_event_is_whole_at_every_width(width):
     words = [f"word{number}" for number in range(40)]
-    event = happenings([], [], [("a-node", KernelEvent(1.0, "oom", "python", text=" ".join(words)))])[0]
-    lines = [plain(line) for line in event_cells(event, 6, width)]
+    events = happenings([], [], [("a-node", KernelEvent(1.0, "oom", "python", text=" ".join(words)))])
+    lines = [plain(line.cells) for line in event_lines(events, width, with_nodes=True)[1]]
     assert all(len(line) <= width for line in lines)
     assert [word for line in lines for word in line.split() if word.startswith("word")] == words
 

@@ -20,15 +20,14 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.render.cells import EitherCell, aged, columns_line, header_line, layout, plain, unknown_columns
 from mltop.tui.render.earlier import EarlierRank
 from mltop.tui.render.findings import (
-    Problem,
     merged_gaps,
     worst,
 )
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, gpu_row, throttle_cell
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS
-from mltop.tui.render.problems import Scope, told_of
 from mltop.tui.render.ranks import RANK_COLUMNS, RankLine, rank_columns, rank_row, short_command
+from mltop.tui.render.story import Scope, stories_of
 
 GIB = 2**30
 
@@ -434,20 +433,8 @@ def test_a_node_without_gpus():
 # Findings and gaps
 
 
-def test_a_finding_with_what_it_explains():
-    finding = Finding("gpu.x", "critical", "n1", "gpu 3", "hot [red]", "cool it", folded=["a", "b"], since=1.0)
-    told = Problem((finding,))
-    assert (told.where, told.subject, told.message) == ("n1", "gpu 3", "hot [red] (+2 findings)")
-    assert (told.key, told.since) == ("n1/gpu.x/gpu 3", 1.0)
-
-
-def test_an_empty_finding():
-    told = Problem((Finding("some.id", "warning", "", "", ""),))
-    assert (told.where, told.subject, told.message) == ("–", "–", "some.id")
-
-
 def test_the_worst_finding():
-    findings = [Finding(str(i), severity, "n", "", "") for i, severity in enumerate(("odd", "info", "warning"))]
+    findings = [Finding(str(i), severity, "n", "", "") for i, severity in enumerate(("info", "info", "warning"))]
     assert worst(findings).id == "2"
     assert worst([]) is None
 
@@ -513,8 +500,8 @@ def test_of_equal_gravity_what_is_of_a_job_comes_first_whatever_its_node_is_call
     lost = Finding("gpu.lost", "critical", "m5", "GPU 3", "GPU 3 lost", since=3.0)
     of_job = Incident("j", "slow", "warning", "job a is slow", job="a", since=1.0, effects=[job])
     for findings in ([job, disk, lost], [lost, disk, job], [disk, job, lost]):
-        told = told_of([of_job], findings, scope)
+        told = stories_of([of_job], findings, scope)
         assert told[0].key == "j", "what a job suffers from"
         assert [one.nodes for one in told[1:]] == [("m5",), ("a1",)], "then the gravest"
-        alone = told_of([], findings, scope)
+        alone = stories_of([], findings, scope)
         assert alone[0].nodes == ("m5",)

@@ -20,7 +20,7 @@ from mltop.probes.model.ranks import Ranges
 from mltop.probes.model.units import clock_time
 from mltop.tui.render.cells import plain
 from mltop.tui.render.stacks.report import Around, ReportLines
-from mltop.tui.render.stacks.verdict import headline, stack_lines, waiting_text
+from mltop.tui.render.stacks.verdict import headline, stack_lines
 
 GETITEM = Frame("DS.__getitem__", "case.py", 14, {"step": 3, "index": -1})
 CULPRIT = Culprit(2, "n1", 4711, "is stuck", "DS.__getitem__ (case.py:14)")
@@ -39,7 +39,7 @@ def text_of(report, width=200, **around):
 
 
 def told(report):
-    return plain(headline(report))
+    return headline(report)
 
 
 def test_a_hang_names_rank_node_pid_place_and_who_waits():
@@ -51,8 +51,7 @@ def test_a_hang_names_rank_node_pid_place_and_who_waits():
         gaps=[Gap("rank 3", "permission denied", "sudo mltop stacks")],
     )
     assert told(found) == (
-        "HANG  rank 2 on n1 (pid 4711) at DS.__getitem__ (case.py:14): is stuck; "
-        "3 ranks wait in all_reduce (train.py:40)"
+        "HANG  rank 2 (n1) at DS.__getitem__ (case.py:14): is stuck, 3 ranks wait in all_reduce (train.py:40)"
     )
     first, prose, gap = text_of(found)
     assert first.startswith("■ rank 2    n1, pid 4711, is stuck: DS.__getitem__ (case.py:14)  ")
@@ -80,7 +79,7 @@ def test_how_sure_the_verdict_is_stands_on_one_line(width):
 
 def test_further_culprits_follow_line_by_line():
     found = report(culprits=[CULPRIT, Culprit(3, "n2", None, "gone", "no process")], confidence="medium")
-    assert "; 1 more named below" in told(found)
+    assert told(found).endswith("is stuck (and 1 more)")
     assert text_of(found)[1].split() == ["■", "rank", "3", "n2,", "gone:", "no", "process"]
 
 
@@ -89,9 +88,11 @@ def test_several_places_of_waiting():
         culprits=[CULPRIT],
         waiting=[Waiting(Ranges.of([0]), "barrier"), Waiting(Ranges.of([1, *range(3, 10)]), "all_reduce")],
     )
-    assert "8 ranks wait in all_reduce, others in 1 other place" in told(found)
+    assert "8 ranks wait in all_reduce, 1 rank waits in barrier" in told(found)
     found.verdict.waiting.append(Waiting(Ranges.of([20]), "send"))
-    assert "others in 2 other places" in told(found)
+    assert told(found).endswith("1 rank waits in barrier, 1 rank waits in send")
+    found.verdict.waiting += [Waiting(Ranges.of([at]), f"place {at}") for at in range(30, 60)]
+    assert len(told(found)) < 200
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_only_a_straggler_verdict_names_stragglers():
 
 
 def test_a_rank_without_number_node_and_pid():
-    assert told(report(culprits=[Culprit(None, "", None, "", "")])).startswith("HANG  a rank of unknown number")
+    assert told(report(culprits=[Culprit(None, "", None, "sleeps", "")])) == "HANG  the node: sleeps"
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
@@ -132,13 +133,6 @@ def test_verdicts_fit_every_width(width):
     for line in lines_of(found, width):
         assert cell_len(plain(line)) <= width
         assert plain(line).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("ranks", "count"), [([3], "1 rank waits"), ([0, 1, 2, 4], "4 ranks wait"), (range(4096), "4096 ranks wait")]
-)
-def test_waiting_ranks_are_counted(ranks, count):
-    assert waiting_text([Waiting(Ranges.of(ranks), "send")]) == f"{count} in send"
 
 
 CLASSES = [
@@ -209,8 +203,6 @@ def test_a_stack_with_integer_locals():
         "  > DS.__getitem__  case.py:14  index=-1 step=3",
         "    main  case.py:60",
     ]
-    leaf_last = [plain(line) for line in stack_lines(digest, 120, root_first=True)]
-    assert leaf_last[1:] == ["    main  case.py:60", "  > DS.__getitem__  case.py:14  index=-1 step=3"]
 
 
 def test_a_stack_that_could_not_be_read_says_why_and_what_to_do():

@@ -14,7 +14,7 @@ from mltop.probes.judge.health.relations import OF_RANKS, RANK_ENDED, RANK_SLOWE
 from mltop.probes.judge.health.rule import Rule
 from mltop.probes.model import BlockedProcess, FilesystemSample, Finding, JobKey, KernelEvent, Severity
 from mltop.probes.model.ranks import Ranges
-from mltop.tui.render.findings import problems_of
+from mltop.tui.render.story import fold_alike
 from tests.builders.evaluated import evaluate
 from tests.builders.health_samples import judged, node_h100, rank, sample, xid
 
@@ -214,7 +214,7 @@ def test_a_rank_of_a_strange_number_costs_nothing() -> None:
 )
 def test_what_folds_across_nodes(rule_id: str, subjects: list[str], lines: int) -> None:
     findings = [Finding(rule_id, "warning", f"n{at}", subject, "text") for at, subject in enumerate(subjects)]
-    assert len(problems_of([one.node for one in findings], findings)) == lines
+    assert len(fold_alike(findings)) == lines
     assert len({alike(one) for one in findings}) == lines
 
 

@@ -126,7 +126,7 @@ def reports(draw: st.DrawFn) -> JobReport:
     return JobReport(draw(names), 8, verdict, [], [], draw(uids))
 
 
-class Told:
+class Story:
     """A watch that has seen some moments."""
 
     def __init__(self, moments: list[tuple[list[Sample], list[Finding], list[JobMotion], list[JobReport]]]) -> None:
@@ -170,7 +170,7 @@ quick = settings(max_examples=40, derandomize=True)
 @quick
 @given(moments)
 def test_every_finding_is_in_one_incident(seen: list) -> None:  # type: ignore[type-arg]
-    told = Told(seen)
+    told = Story(seen)
     places: dict[tuple[object, ...], int] = {}
     for incident in told.now:
         for finding in incident.findings:
@@ -185,7 +185,7 @@ def test_every_finding_is_in_one_incident(seen: list) -> None:  # type: ignore[t
 @quick
 @given(moments)
 def test_names_order_and_words(seen: list) -> None:  # type: ignore[type-arg]
-    told, again = Told(seen), Told(seen)
+    told, again = Story(seen), Story(seen)
     assert told.incidents == again.incidents
     assert len({each.id for each in told.incidents}) == len(told.incidents)
     keys = [by_work_stopped(each) for each in told.now]
@@ -198,7 +198,7 @@ def test_names_order_and_words(seen: list) -> None:  # type: ignore[type-arg]
 @quick
 @given(moments)
 def test_it_is_json_and_comes_back(seen: list) -> None:  # type: ignore[type-arg]
-    listed = Told(seen).incidents
+    listed = Story(seen).incidents
     for incident in listed:
         assert json.loads(to_json(incident))["headline"] == incident.headline
 
@@ -207,7 +207,7 @@ def test_it_is_json_and_comes_back(seen: list) -> None:  # type: ignore[type-arg
 @given(moments)
 def test_nobody_writes_lines_of_his_own(seen: list) -> None:  # type: ignore[type-arg]
     """Neither by a job's name nor by an error file's text nor by a node's name."""
-    listed = Told(seen).incidents
+    listed = Story(seen).incidents
     shown = io.StringIO()
     print_check(Checked(incidents=listed), Console(file=shown, width=10_000), verbose=True)
     assert not any(line.startswith("critical n0: all is well") for line in shown.getvalue().splitlines())
