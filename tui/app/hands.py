@@ -262,30 +262,25 @@ class HandsApp(ActingApp):
         """Leave the terminal to it until it ends. The program goes on meanwhile: who watches it captures hangs."""
         from textual.app import SuspendNotSupported
 
+        said: Notice | None = None
         try:
             with self.suspend():
-                said = await self._guest_of(command)
+                try:
+                    self.guest = Guest(command)
+                    if code := await self.guest.ended():
+                        said = Notice(f"{' '.join(command)} ended with {code}", "warn")
+                except OSError as error:
+                    said = Notice(f"{command[0]}: {error.strerror}", "crit")
+                finally:
+                    if self.guest is not None:
+                        self.guest.hang_up()
+                    self.guest = None
                 if self._exit:
                     raise asyncio.CancelledError  # nothing is drawn any more
         except SuspendNotSupported:
             said = Notice(f"{command[0]}: cannot run here", "crit")
         self._terminal_title = ""  # it may have set another one
         self.tell(said)
-
-    async def _guest_of(self, command: list[str]) -> Notice | None:
-        """What there is to say of it when it has ended."""
-        try:
-            self.guest = Guest(command)
-        except OSError as error:
-            return Notice(f"{command[0]}: {error.strerror}", "crit")
-        try:
-            code = await self.guest.ended()
-        except asyncio.CancelledError:
-            self.guest.hang_up()
-            raise
-        finally:
-            self.guest = None
-        return Notice(f"{' '.join(command)} ended with {code}", "warn") if code else None
 
 
 def _written(folder: Path, name: str, data: bytes) -> Path:
