@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
@@ -62,16 +62,6 @@ class GpuLine(NamedTuple):
     shares: Mapping[str, float] = MappingProxyType({})
 
 
-class InstanceLine(NamedTuple):
-    """What the row of an instance of a GPU in MIG mode is about. ``gpu``: whose instance it is."""
-
-    gpu: GpuSample
-    instance: MigInstance
-
-
-_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
-
-
 def _gpu(
     key: str,
     title: str,
@@ -82,14 +72,9 @@ def _gpu(
     cell: Callable[[GpuSample], Cell | str] | None = None,
     **layout: Any,
 ) -> Column:
-    """A figure of the GPU itself: the field ``name`` of GpuSample, as ``unit`` shows it where there is no ``cell``.
-
-    Of an instance its own field, where MigInstance has one of this name.
-    """
+    """A figure of the GPU itself: the field ``name`` of GpuSample, as ``unit`` shows it where there is no ``cell``."""
     if cell is not None:
         layout["cell"] = lambda line: cell(line.gpu)
-    if name in _OF_INSTANCES:
-        layout.setdefault("part", lambda line: unit.show(getattr(line.instance, name)))
     layout.setdefault("right", True)
     return Column.of(key, title, width, f"gpu.{name}", unit=unit, **layout)
 
@@ -267,11 +252,6 @@ def _pids(line: GpuLine) -> Cell:
     return Cell(_first_and_more(line.ranks)) if line.ranks else _processes_cell(line.gpu.processes)
 
 
-def _pids_of_instance(line: InstanceLine) -> Cell:
-    processes, own = line.gpu.processes, line.instance.gpu_instance
-    return _processes_cell(processes and [process for process in processes if process.gpu_instance == own])
-
-
 def _processes_cell(processes: Sequence[GpuProcess] | None) -> Cell:
     return Cell(UNKNOWN) if processes is None else Cell(_first_and_more(processes), "dim")
 
@@ -306,13 +286,13 @@ def _power(gpu: GpuSample) -> Cell:
     drawn, slash, limit = text.partition("/")
     capped = "sw_power_cap" in (gpu.throttle_reasons or ()) and is_below(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
     parts = Cell(drawn, "warn" if capped else ""), Cell(slash + limit, "dim")
-    return MeteredCell(text, "", parts, True, _share(gpu.power_w, gpu.power_limit_w))
+    return MeteredCell(text, "", parts, _share(gpu.power_w, gpu.power_limit_w))
 
 
 def _memory(gpu: GpuSample) -> Cell:
     text = memory_text(gpu)
     used = None if gpu.unified_memory else gpu.memory_used_bytes
-    return MeteredCell(text, "", (Cell(text),), True, _share(used, gpu.memory_total_bytes))
+    return MeteredCell(text, "", (Cell(text),), _share(used, gpu.memory_total_bytes))
 
 
 def _share(value: float | None, most: float | None) -> float | None:
@@ -359,10 +339,9 @@ STATE_WIDTHS = (9, 13)
 
 _of = Column.of
 GPU_COLUMNS = (
-    Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), tight=True),
+    Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), gap=0),
     _gpu(
         *("gpu", "GPU", 3, "index", COUNT),
-        part=lambda line: Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim"),
         field="gpu",
         meaning="the GPU's index",
     ),
@@ -374,7 +353,6 @@ GPU_COLUMNS = (
         "BUSY",
         4,
         "busy",
-        part=lambda _: Cell("MIG", "dim"),
         priority=9,
         field="busy",
         meaning="NVML's GPU-Util",
@@ -396,7 +374,6 @@ GPU_COLUMNS = (
         "memory_used_bytes",
         BYTES,
         cell=_memory,
-        part=lambda of: memory_text(of.instance),
         priority=2,
         **_USED,
     ),
@@ -414,11 +391,10 @@ GPU_COLUMNS = (
         STATE_WIDTHS[0],
         cell=lambda line: doing_cell(line.doing, line.now),
         value=lambda line: ORDER_OF_STATES.index(line.doing.state),
-        part=lambda line: Cell(line.instance.name or UNKNOWN, "dim"),
         stretch=True,
         most=14,
     ),
-    Column("pid", "PID", 7, right=True, priority=10, cell=_pids, value=_first_pid, part=_pids_of_instance),
+    Column("pid", "PID", 7, right=True, priority=10, cell=_pids, value=_first_pid),
     _rank("user", "USER", 8, priority=14),
     _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=16, field="model", meaning="its product name"),
     _of("bus", "BUS ID", 12, "gpu.pci_bus_id", lambda text: (text or UNKNOWN).removeprefix("00000000:"), priority=17),
@@ -463,7 +439,19 @@ def _range(values: Iterable[float | None], unit: str) -> str:
 
 def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
     """An instance below its GPU: its own memory, activity and processes; clocks and heat are the whole GPU's."""
-    return row_of(GPU_COLUMNS, InstanceLine(gpu, instance), f"{gpu.index}.{instance.index}", part=True)
+    processes = gpu.processes and [one for one in gpu.processes if one.gpu_instance == instance.gpu_instance]
+    own = {
+        "gpu": Cell(f"{'`' if GLYPHS.ascii_only else '└'}{instance.index}", "dim"),
+        "sm": Cell(percent(instance.sm_active)),
+        "busy": Cell("MIG", "dim"),
+        "tensor": Cell(percent(instance.tensor_active)),
+        "dram": Cell(percent(instance.dram_active)),
+        "memory": Cell(memory_text(instance)),
+        "state": Cell(instance.name or UNKNOWN, "dim"),
+        "pid": _processes_cell(processes),
+    }
+    cells = tuple([own.get(column.key, Cell("")) for column in GPU_COLUMNS])
+    return Row(f"{gpu.index}.{instance.index}", cells)
 
 
 def gpu_value(column: str, line: GpuLine) -> Value:
