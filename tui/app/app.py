@@ -69,8 +69,8 @@ class MltopApp(FailSafe, LastingApp):
 
     TITLE = "mltop"
     CSS = """
-    CellView { scrollbar-color: $foreground 25%; scrollbar-background: $background; }
-    CellView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
+    CursorView { scrollbar-color: $foreground 25%; scrollbar-background: $background; }
+    CursorView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
     """
     ENABLE_COMMAND_PALETTE = False  # ":" is our own
     BINDINGS = APP_BINDINGS  # type: ignore[assignment]

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.strip import Strip
 
 from mltop.probes.model.text import clean
@@ -65,14 +64,9 @@ class Heatmap(CursorView, can_focus=True):
         ``room``: lines that the map may take; returns the grid, whose rows are what it takes. ``names``: what stands
         for the nodes' names.
         """
-        cursor_was_visible = self.cursor_is_visible()
         self._heats, self._sections, self._marks, self._room = heats, sections, frozenset(marks), max(1, room)
         self._names = names
-        self.set_items([heat.node for heat in heats])
-        self._lay_out()
-        if cursor_was_visible:
-            self.scroll_to_cursor()
-        self.repaint_changes()
+        self.show_lines((), [heat.node for heat in heats])
         return self._grid
 
     @property
@@ -193,22 +187,21 @@ class Heatmap(CursorView, can_focus=True):
         at_cursor = name.startswith(AT)
         return super().cell_style(name.removeprefix(AT), self.cursor_style if at_cursor else over)
 
-    def _lay_out(self) -> None:
-        """Where every node stands; everything is drawn again only when that changed."""
+    def set_items(self, keys: Sequence[Any]) -> None:
+        """Also finds the place of every node; everything is drawn again only when that changed."""
+        super().set_items(keys)
         width = self.container_size.width or self.size.width or 1
         grid = fitting(self._heats, self._sections, width, self._room, self._names)
         if len(grid.rows) > self._room:  # the scrollbar takes a column
             width -= self.styles.scrollbar_size_vertical
             grid = fitting(self._heats, self._sections, width, self._room, self._names)
-        before, self._grid = self._grid, grid
-        if len(grid.rows) != len(before.rows):
-            self.virtual_size = Size(0, len(grid.rows))
+        before, self._grid, self._lines = self._grid, grid, grid.rows
         if _looks(grid) != _looks(before):
             self.drop_strips()
             self.refresh()
 
     def on_resize(self) -> None:
-        self._lay_out()
+        self.show_lines((), self._keys)
 
 
 def _has_cursor(content: object) -> bool:
