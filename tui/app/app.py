@@ -36,7 +36,7 @@ from mltop.tui.render.cells import printable
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
-from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
+from mltop.tui.screens.bars import LineHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.terminal.painting import terminal_busy
 from mltop.tui.widgets.cell_view import FailSafe
 from mltop.tui.widgets.steps import Steps
@@ -114,7 +114,7 @@ class MltopApp(FailSafe, LastingApp):
         self.trail = Trail(Location("overview"))
         self.notice: Notice | None = None
         self.hint = hint
-        self.filter_history, self.command_history = FilterHistory(), FilterHistory()
+        self.filter_history, self.command_history = LineHistory(), LineHistory()
         self.config, self.shapes = config, Shapes(config, remember)
         self._terminal_title = ""
         self._own_themes: dict[str, Theme] | None = None

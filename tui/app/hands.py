@@ -28,7 +28,7 @@ from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
 from mltop.tui.render.acts import shell_lines
 from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
+from mltop.tui.screens.bars import LineHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class HandsApp(ActingApp):
     trail: Trail
     stalls: StallWatch
     looked: Looked
-    command_history: FilterHistory
+    command_history: LineHistory
     guest: Guest | None = None
     exporting: threading.Thread | None = None  # the last export: leaving waits for it
     notice: Notice | None

@@ -18,6 +18,7 @@ from mltop.probes.reach.view import NodeView
 from mltop.tui.app.keys import PANE_BINDINGS, named
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
+from mltop.tui.app.resources import Scene
 from mltop.tui.app.stalls import question_line
 from mltop.tui.render.advice import KEYCAPS, keys_on
 from mltop.tui.render.answer import Answer, Situation, answer_of
@@ -35,10 +36,11 @@ from mltop.tui.screens.bars import (
     typing_line,
     waiting_for,
 )
-from mltop.tui.screens.command_line import CommandBox, CommandedScreen, CommandList
+from mltop.tui.screens.command_line import CommandBox, CommandList
 from mltop.tui.screens.key_bar import Hint, KeyBar, hints_of
 from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.row_context import RowContext
+from mltop.tui.screens.tabled import TabledScreen
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
@@ -112,7 +114,7 @@ class AnswerLine(TextLines):
             self.screen.mltop.action_pane("incidents")
 
 
-class Pane(CommandedScreen):
+class Pane(TabledScreen):
     """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them."""
 
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
@@ -148,11 +150,11 @@ class Pane(CommandedScreen):
         yield AnswerLine(id="answer")
         yield TextLines(id="head")
         yield from self.body()
-        yield FilterBox(self.mltop.filter_history, id="filter")
+        yield FilterBox(self.mltop.filter_history, self.keep_typed, id="filter")
         yield TextLines(id="status")
         yield KeyBar(self.perform, id="keys")
         yield CommandList(id="offers")
-        yield CommandBox(id="command")
+        yield CommandBox(self.mltop.command_history, self.mltop.run_order, self._command_closed, id="command")
 
     def body(self) -> Iterable[Widget]:
         """The widgets between header and status line."""
@@ -181,6 +183,29 @@ class Pane(CommandedScreen):
         rank = rank_of(self.node_view(node), int(pid))
         number = "?" if rank is None or rank.rank is None else str(rank.rank)
         self.mltop.drill(Location("rank", node, pid=int(pid), label=f"rank {number}"))
+
+    # The command line.
+
+    @property
+    def typing(self) -> bool:
+        """Whether what is pressed is text."""
+        return self.filtering or (self.is_composed and bool(self.query_one(CommandBox).display))
+
+    def open_command_line(self, text: str, scene: Scene) -> None:
+        self.query_one(CommandBox).open_on(text, scene)
+
+    def _command_closed(self) -> None:
+        view = self.view_at_cursor()
+        if view is not None:
+            self.set_focus(view)
+        self.draw()
+
+    def clear_filter(self) -> bool:
+        """Or only closes the command line."""
+        if self.typing and not self.filtering:
+            self.query_one(CommandBox).close()
+            return True
+        return super().clear_filter()
 
     # Marks.
 
