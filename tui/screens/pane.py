@@ -215,7 +215,7 @@ class Pane(TabledScreen):
         if len(self.nodes) < 2:
             self.mltop.tell(ONE_NODE)
         elif node:
-            self.mltop.selection.toggle(node)
+            self.mltop.selection.symmetric_difference_update((node,))
             self.draw()
         else:
             self.mltop.tell(Notice("no node is under the cursor", "warn"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -133,19 +133,24 @@ def in_tree(shown: Sequence[RankOfNode]) -> tuple[list[RankOfNode], list[int]]:
         node, owner = own[name, parent]
         child = own.get((name, pid)) or (node, RankSample(pid, user=owner.user, job=owner.job, uid=owner.uid))
         below.setdefault((name, parent), []).append(child)
+    roots = [(node, rank) for node, rank in shown if (node.node, rank.pid) not in parents]
     ordered: list[RankOfNode] = []
     depths: list[int] = []
-    pending = [(pair, 0) for pair in reversed(shown) if (pair[0].node, pair[1].pid) not in parents]
-    while pending:
-        (node, rank), depth = pending.pop()
-        ordered.append((node, rank))
-        depths.append(depth)
-        pending += [(child, depth + 1) for child in reversed(below.get((node.node, rank.pid), []))]
+    seen: set[tuple[str, int]] = set()
+    for root in (*roots, *shown):  # those of a circle, which a node may claim, have no root
+        pending = [(root, 0)]
+        while pending:
+            (node, rank), depth = pending.pop()
+            if (node.node, rank.pid) not in seen:
+                seen.add((node.node, rank.pid))
+                ordered.append((node, rank))
+                depths.append(depth)
+                pending += [(child, depth + 1) for child in reversed(below.get((node.node, rank.pid), []))]
     return ordered, depths
 
 
 def _parents(shown: Sequence[RankOfNode]) -> dict[tuple[str, int], int]:
-    """Of processes (node, pid) the parent's pid, where that has a row; without circles, which a node may claim."""
+    """Of processes (node, pid) the parent's pid, where that has a row."""
     own = {(node.node, rank.pid) for node, rank in shown}
     parents: dict[tuple[str, int], int] = {}
     for node, rank in shown:
@@ -156,18 +161,7 @@ def _parents(shown: Sequence[RankOfNode]) -> dict[tuple[str, int], int]:
         for process in (one for one in processes if one.pid == rank.pid):
             if process.ppid is not None and process.ppid != rank.pid and (node.node, process.ppid) in own:
                 parents.setdefault((node.node, rank.pid), process.ppid)
-    return {key: parent for key, parent in parents.items() if not _comes_back(key, parents)}
-
-
-def _comes_back(key: tuple[str, int], parents: Mapping[tuple[str, int], int]) -> bool:
-    name, start = key
-    seen, pid = {start}, parents.get(key)
-    while pid is not None:
-        if pid in seen:
-            return True
-        seen.add(pid)
-        pid = parents.get((name, pid))
-    return False
+    return parents
 
 
 def others_of(node: NodeView | None) -> list[RankSample]:

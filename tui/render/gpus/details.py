@@ -155,14 +155,6 @@ def _words(value: str | None) -> str:
     return (value or UNKNOWN).replace("_", " ")
 
 
-def _is_lowered(gpu: GpuSample) -> bool:
-    return is_below(gpu.power_limit_w, gpu.power_limit_default_w)
-
-
-def _no_ecc(gpu: GpuSample) -> bool:
-    return gpu.ecc.enabled is False
-
-
 def _little_headroom(gpu: GpuSample) -> bool:
     left = gpu.temperature_margin_c
     return left is not None and known(left) and left <= LITTLE_HEADROOM_C
@@ -219,12 +211,22 @@ _BLOCKS: Mapping[str, Sequence[Known]] = {
         Known("state", "performance_state", lambda state: UNKNOWN if state is None else f"P{state}"),
     ),
     "power": (
-        Known("default limit", "power_limit_default_w", watts, warn=_is_lowered),
+        Known(
+            "default limit",
+            "power_limit_default_w",
+            watts,
+            warn=lambda of: is_below(of.power_limit_w, of.power_limit_default_w),
+        ),
         Known("energy", "energy_j", lambda j: UNKNOWN if j is None else f"{digits(j / J_PER_KWH)} kWh since start"),
     ),
     "throttled, in all": (),
     "memory errors": (
-        Known("ECC", "ecc.enabled", text=_switch("ecc.enabled", "ecc.enabled_pending", "OFF"), warn=_no_ecc),
+        Known(
+            "ECC",
+            "ecc.enabled",
+            text=_switch("ecc.enabled", "ecc.enabled_pending", "OFF"),
+            warn=lambda of: of.ecc.enabled is False,
+        ),
         Known("uncorr., ever", "ecc.uncorrected_aggregate", count),
         Known("corrected, ever", "ecc.corrected_aggregate", count),
         Known("SRAM, ever", "ecc.sram_uncorrected_aggregate", text=_sram, crit="ecc.sram_threshold_exceeded"),

@@ -269,9 +269,16 @@ def _clock(gpu: GpuSample) -> Cell:
     return Cell(f"{gpu.sm_clock_mhz / 1000:.2f}", "warn" if held else "")
 
 
-def _held_most(line: GpuLine) -> float:
-    """Words sort upwards, and the worst is to come first."""
+def _least_held(line: GpuLine) -> float:
     return -max(line.shares.get(reason, 0.0) for reason in ALARMING)
+
+
+def _doing(line: GpuLine) -> Cell:
+    return doing_cell(line.doing, line.now)
+
+
+def _gravity(line: GpuLine) -> int:
+    return ORDER_OF_STATES.index(line.doing.state)
 
 
 def _worst_held(line: GpuLine) -> Cell:
@@ -340,26 +347,13 @@ STATE_WIDTHS = (9, 13)
 _of = Column.of
 GPU_COLUMNS = (
     Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), gap=0),
-    _gpu(
-        *("gpu", "GPU", 3, "index", COUNT),
-        field="gpu",
-        meaning="the GPU's index",
-    ),
-    _gpu(
-        "sm", "SM", 4, "sm_active", cell=lambda gpu: percent(gpu.sm_active), field="sm", meaning="SMs that were active"
-    ),
-    _gpu(
-        "busy",
-        "BUSY",
-        4,
-        "busy",
-        priority=9,
-        field="busy",
-        meaning="NVML's GPU-Util",
-    ),
+    _gpu("gpu", "GPU", 3, "index", COUNT, field="gpu", meaning="the GPU's index"),
+    _gpu("sm", "SM", 4, "sm_active", field="sm", meaning="SMs that were active"),
+    _gpu("busy", "BUSY", 4, "busy", priority=9, field="busy", meaning="NVML's GPU-Util"),
     Column("graph", "last 10 min", GRAPH_WIDTHS[-1][1], cell=lambda line: line.graph, **_GRAPH),
     _of("clocks", "SM clock, 10 min", 16, "gpu.sm_clock_mhz", cell=lambda of: of.clocks, stretch=True, extra=True),
-    Column("held", "HELD, 10 MIN", 15, cell=_worst_held, value=_held_most, extra=True),
+    # Words sort upwards, and the worst is to come first.
+    Column("held", "HELD, 10 MIN", 15, cell=_worst_held, value=_least_held, extra=True),
     _gpu("tensor", "TC", 4, "tensor_active", priority=4, field="tensor", meaning="tensor cores active"),
     _gpu("dram", "DRAM", 4, "dram_active", priority=5, field="dram", meaning="memory interface active"),
     _gpu("clock", "GHZ", 4, "sm_clock_mhz", MEGAHERTZ, cell=_clock, priority=6, field="mhz", meaning="SM clock"),
@@ -367,33 +361,15 @@ GPU_COLUMNS = (
     _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, field="temp", meaning="temperature"),
     _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=12, cell=_memory_heat, optional=True),
     _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=13, optional=True),
-    _gpu(
-        "memory",
-        "MEMORY",
-        8,
-        "memory_used_bytes",
-        BYTES,
-        cell=_memory,
-        priority=2,
-        **_USED,
-    ),
+    _gpu("memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, priority=2, **_USED),
     _of("nvlink", "NVLINK", 8, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=7, **_RATE),
     _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), priority=11, **_RATE),
-    # Words sort upwards, and the worst is to come first.
     _of(
         "throttle", "THROTTLED BY", 12, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE
     ),
     _of("flags", "FLAGS", 16, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
     _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=lambda of: of.ranks[0].rank if of.ranks else None),
-    Column(
-        "state",
-        "STATE",
-        STATE_WIDTHS[0],
-        cell=lambda line: doing_cell(line.doing, line.now),
-        value=lambda line: ORDER_OF_STATES.index(line.doing.state),
-        stretch=True,
-        most=14,
-    ),
+    Column("state", "STATE", STATE_WIDTHS[0], cell=_doing, value=_gravity, stretch=True, most=14),
     Column("pid", "PID", 7, right=True, priority=10, cell=_pids, value=_first_pid),
     _rank("user", "USER", 8, priority=14),
     _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=16, field="model", meaning="its product name"),
