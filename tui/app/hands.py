@@ -9,11 +9,11 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from textual.events import Key
 
@@ -32,13 +32,45 @@ from mltop.tui.screens.bars import LineHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
 
 if TYPE_CHECKING:
+    from textual.binding import Binding
+
+    from mltop.tui.app.feed import Picture
     from mltop.tui.app.stalls import StallWatch
     from mltop.tui.config.settings import Config
-    from mltop.tui.screens.pane import Pane
+    from mltop.tui.filters import Filter
+    from mltop.tui.widgets.line_table import LineTable
 
 MOST_OF_ONE_SECOND = 100  # files
 ARRIVED_S = 1.0  # a pane that takes longer to come is not waited for by the next key
 NOT_BOUND = "not bound here"
+
+
+class PaneScreen(Protocol):
+    """What the app asks of the pane the user is in: ``screens.pane.Pane``."""
+
+    filter: Filter
+
+    @property
+    def typing(self) -> bool: ...
+
+    @classmethod
+    def pane_bindings(cls) -> list[Binding]: ...
+
+    def draw(self) -> None: ...
+
+    def prepare(self, picture: Picture) -> Iterator[None]: ...
+
+    def clear_filter(self) -> bool: ...
+
+    def node_at_cursor(self) -> str: ...
+
+    def set_filter(self, text: str) -> None: ...
+
+    def sortable_tables(self) -> Sequence[LineTable]: ...
+
+    def open_command_line(self, text: str, scene: Scene) -> None: ...
+
+    async def perform(self, action: str) -> None: ...
 
 
 class HandsApp(ActingApp):
@@ -58,9 +90,9 @@ class HandsApp(ActingApp):
     unbound: str  # the key that was said to do nothing last, until another one does something
 
     @property
-    def pane(self) -> Pane:
+    def pane(self) -> PaneScreen:
         """The pane of the current mode, also while a question lies over it."""
-        return cast("Pane", self.screen_stack[0])
+        return cast("PaneScreen", self.screen_stack[0])
 
     # Where keys lead.
 

@@ -38,7 +38,7 @@ class PaneEntry:
 
 PANES = (
     PaneEntry(
-        "overview", "1", "GPUs and ranks, or all nodes", "overview.screen:OverviewScreen", "overview.fleet:FleetScreen"
+        "overview", "1", "GPUs and ranks, or all nodes", "node.screen:OverviewScreen", "overview.fleet:FleetScreen"
     ),
     PaneEntry("node", "2", "one node in detail", "node.screen:NodeScreen"),
     PaneEntry("ranks", "3", "all training ranks", "ranks.screen:RanksScreen"),

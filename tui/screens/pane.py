@@ -12,10 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
+from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.vocabulary import Act
 from mltop.probes.reach.view import NodeView
-from mltop.tui.app.keys import PANE_BINDINGS, named
+from mltop.tui.app.keys import ASKS, PANE_BINDINGS, named
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
 from mltop.tui.app.resources import Scene
@@ -65,7 +66,10 @@ class Memo(Generic[Made]):
 
     def get(self, source: tuple[object, ...], make: Callable[[], Made]) -> Made:
         """``source``: figures, names and tuples of them are compared by value; other objects are the same or not."""
-        if self._last is None or not all(map(_same, source, self._last[0])):
+        before = self._last[0] if self._last is not None else (None,) * len(source)
+        pairs = zip(source, before, strict=True)
+        same = all(new is old or (isinstance(new, (int, float, str, tuple)) and new == old) for new, old in pairs)
+        if self._last is None or not same:
             self._last = source, make()
         return self._last[1]
 
@@ -80,10 +84,6 @@ def situation_of(picture: Picture) -> Situation:
         len(picture.not_judged),
         max(ended, default=None),
     )
-
-
-def _same(new: object, old: object) -> bool:
-    return new is old or (isinstance(new, (int, float, str, tuple)) and new == old)
 
 
 class TextLines(CellLines, can_focus=False):
@@ -114,8 +114,24 @@ class AnswerLine(TextLines):
             self.screen.mltop.action_pane("incidents")
 
 
+# Of panes in which ranks can be selected, of those about one node, and of those about something that a node has.
+RANK_KEYS: list[BindingType] = [
+    Binding("f9,K", "signal", "signal", tooltip=f"send a signal to the selected ranks{ASKS}"),
+    Binding("C", "native", "C frames", show=False, tooltip="dump the selected rank once more, with the frames of C"),
+]
+NODE_KEYS: list[BindingType] = [
+    Binding("n", "neighbour(1)", "next node", show=False, tooltip="to the next node"),
+    Binding("N", "neighbour(-1)", "node before", show=False, tooltip="to the node before"),
+]
+DIAGNOSE = Binding("H", "diagnose", "diagnose", show=False, tooltip=f"run dcgmi diag -r 1 on this node{ASKS}")
+
+
 class Pane(TabledScreen):
-    """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them."""
+    """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them.
+    ``of_node``: it is about one node.
+    """
+
+    of_node = False
 
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
     AUTO_FOCUS = "LineTable"
@@ -195,8 +211,7 @@ class Pane(TabledScreen):
         self.query_one(CommandBox).open_on(text, scene)
 
     def _command_closed(self) -> None:
-        view = self.view_at_cursor()
-        if view is not None:
+        if (view := self.view_at_cursor()) is not None:
             self.set_focus(view)
         self.draw()
 
@@ -206,6 +221,48 @@ class Pane(TabledScreen):
             self.query_one(CommandBox).close()
             return True
         return super().clear_filter()
+
+    def node_here(self) -> NodeView | None:
+        """The node that the pane was opened for, or the first one."""
+        return self.node_view(self.mltop.trail.here.node) or next(iter(self.nodes), None)
+
+    def node_at_cursor(self) -> str:
+        node = self.node_here() if self.of_node else None
+        return node.node if node is not None else ""
+
+    def action_neighbour(self, step: int) -> None:
+        """Go to the next node, from the last one to the first."""
+        names = [node.node for node in self.nodes]
+        if len(names) > 1:
+            name = names[(names.index(self.node_at_cursor()) + step) % len(names)]
+            self.mltop.beside(Location(self.mltop.trail.here.pane, name))
+        else:
+            self.mltop.tell(Notice("one node is watched: there is no next one", "warn"))
+
+    # Ranks.
+
+    def ranks_selected(self) -> list[RankProcess]:
+        """Those that a key of RANK_KEYS goes to."""
+        return []
+
+    def ranks_of_keys(self, keys: Iterable[str]) -> list[RankProcess]:
+        """The ranks of rows of a rank table ("node/pid"), as they are now."""
+        places = [key.rpartition("/") for key in keys]
+        ranks = [(node, rank_of(self.node_view(node), int(pid))) for node, _, pid in places if pid.isdecimal()]
+        return [RankProcess.of(node, rank) for node, rank in ranks if rank is not None]
+
+    def action_signal(self) -> None:
+        if ranks := self.ranks_selected():
+            self.mltop.ask_signal(ranks)
+        else:
+            self.mltop.tell(Notice(f"no rank is selected: {KEYCAPS['next_table']} goes to the ranks", "warn"))
+
+    def action_native(self) -> None:
+        ranks = self.ranks_selected()
+        if len(ranks) == 1:
+            self.mltop.dump_native(ranks[0], self.open_rank)
+        else:
+            self.mltop.tell(Notice(f"C frames are dumped of one rank, {len(ranks) or 'none'} are selected", "warn"))
 
     # Marks.
 
@@ -272,8 +329,7 @@ class Pane(TabledScreen):
             return
         picture = self.mltop.picture
         failed = [Cell(self.mltop.trail.here.title, "title"), Cell("  the totals could not be made", "crit")]
-        head = guarded("the header", lambda: self._head_line(picture), failed)
-        self.query_one("#head", CellLines).set_lines([head])
+        self.query_one("#head", CellLines).set_lines([guarded("the header", lambda: self._head_line(picture), failed)])
         if picture is not None:
             self._fill(picture)
             self.part("the cursor", self.place_cursors)
@@ -332,8 +388,8 @@ class Pane(TabledScreen):
 
     def opens(self, answer: Answer) -> tuple[str, str]:
         """Enter, while the cursor is on what line 1 says; else the pane that lists it."""
-        parts = (part.display and part.has_focus and part.is_at(answer.about) for part in self.query(Problems))
-        return KEYCAPS["open" if any(parts) else "incidents"], "opens"
+        is_there = any(part.display and part.is_at(answer.about) for part in self.query(Problems))
+        return KEYCAPS["open" if is_there else "incidents"], "opens"
 
     @property
     def acts(self) -> Mapping[Act, str]:
@@ -364,20 +420,13 @@ class Pane(TabledScreen):
         self.call_after_refresh(self.draw)
 
     def _head_line(self, picture: Picture | None) -> list[Cell]:
-        width, app = self.size.width, self.mltop
+        app, width = self.mltop, self.size.width
         if picture is None:
             return [Cell(app.session.title, "title")]
         clock = Cell(f" {chip} ", "chip-time") if (chip := app.chip()) else None
-        motions, marked = picture.motions, len(app.selection)
-        return header_cells(
-            picture.view,
-            self.titles(picture),
-            width,
-            clock=clock,
-            marked=marked,
-            motions=motions,
-            totals=picture.totals,
-        )
+        view, marked, motions, totals = picture.view, len(app.selection), picture.motions, picture.totals
+        titles = self.titles(picture)
+        return header_cells(view, titles, width, clock=clock, marked=marked, motions=motions, totals=totals)
 
     def titles(self, picture: Picture) -> list[str]:
         """What line 2 begins with, the longest first: what is watched, and where the user is."""
@@ -437,9 +486,10 @@ class Pane(TabledScreen):
 
     def hints(self) -> list[Hint]:
         """What the key bar shows at its right, in its order."""
-        return hints_of(
-            self.pane_bindings(), self.mltop.trail.depth > 1, self.mltop.moment is not None, self.mltop.config.keys
-        )
+        app = self.mltop
+        hints = hints_of(self.pane_bindings(), app.trail.depth > 1, app.moment is not None, app.config.keys)
+        # A signal is offered only with the cursor on a rank.
+        return [hint for hint in hints if hint.kind != "signal" or (self.nodes and self.ranks_selected())]
 
     async def perform(self, action: str) -> None:
         """Run the action of a binding wherever it belongs: the focused widget, this pane, or the app."""

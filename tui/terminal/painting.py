@@ -74,8 +74,8 @@ class Look:
 
 
 PLAIN = Look("")
-UNKNOWN = Look("")  # of cells, and of the letters that come next; equal to no other
-UNKNOWN.blank = ("?", "", [])
+UNSET = Look("")  # of cells, and of the letters that come next; equal to no other
+UNSET.blank = ("?", "", [])
 
 
 class Run(NamedTuple):
@@ -100,10 +100,10 @@ class Terminal:
         """It has this size; what stands there is not known: the next update has to be of the whole screen."""
         self._size = (width, height)
         self._chars = [[""] * width for _ in range(height)]  # "" is also the second half of a wide letter
-        self._seen = [[UNKNOWN] * width for _ in range(height)]
+        self._seen = [[UNSET] * width for _ in range(height)]
         self._doubtful = [False] * height  # whether terminals may not agree where its letters stand
         self._at = NOWHERE
-        self._look = UNKNOWN
+        self._look = UNSET
 
     @property
     def size(self) -> tuple[int, int]:
@@ -207,7 +207,7 @@ class Terminal:
         sure = True
         chars = self._chars[y]
         for x, (char, look) in enumerate(zip(chars, self._seen[y], strict=True)):
-            if char == "" or look is UNKNOWN:
+            if char == "" or look is UNSET:
                 continue  # the second half of a wide letter, or nobody's
             if _all_narrow(char):
                 self._write(y, Run(x, char, look), written)
@@ -286,7 +286,7 @@ def _clusters(text: str) -> tuple[tuple[str, int], ...]:
 @lru_cache(maxsize=4096)
 def transition(before: Look, after: Look) -> str:
     """After this sequence letters look like ``after``: what changes, or everything where an attribute has to end."""
-    if before is UNKNOWN or after is PLAIN or not set(before.attributes) <= set(after.attributes):
+    if before is UNSET or after is PLAIN or not set(before.attributes) <= set(after.attributes):
         codes = [code for code in (*after.attributes, after.foreground, after.background) if code]
         return f"\x1b[{';'.join(['0', *codes]) if codes else ''}m"
     codes = [code for code in after.attributes if code not in before.attributes]

@@ -8,7 +8,7 @@ from typing import Any
 from mltop.tui import cli
 from mltop.tui.app import app as screen
 from mltop.tui.app.feed import Feed
-from mltop.tui.screens.overview.screen import OverviewScreen
+from mltop.tui.screens.node.screen import OverviewScreen
 from mltop.tui.screens.ranks.screen import RanksScreen
 from mltop.tui.terminal.driver import WaitingDriver
 from mltop.tui.widgets.cell_lines import CellLines

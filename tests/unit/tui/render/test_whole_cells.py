@@ -16,7 +16,7 @@ from mltop.tui.render.links import PCI_COLUMNS
 from mltop.tui.render.probes.kinds import TABLES
 from mltop.tui.render.ranks import RANK_COLUMNS
 from mltop.tui.report.page import Page
-from mltop.tui.screens.gpu.details import PROCESS_COLUMNS
+from mltop.tui.screens.gpu.screen import PROCESS_COLUMNS
 
 ALL = {
     "gpus": GPU_COLUMNS,
