@@ -40,9 +40,8 @@ from mltop.tui.screens.bars import (
 from mltop.tui.screens.command_line import CommandBox, CommandList
 from mltop.tui.screens.key_bar import Hint, KeyBar, hints_of
 from mltop.tui.screens.problems import Problems
-from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.tabled import TabledScreen
-from mltop.tui.screens.tables import rank_of
+from mltop.tui.screens.tables import RowContext, rank_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 

@@ -29,9 +29,8 @@ from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.lines import gap_cells, state_lines
 from mltop.tui.screens.pane import DIAGNOSE, Memo, Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
-from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.tabled import Lines
-from mltop.tui.screens.tables import NO_SAMPLE, gpu_of, gpus_of, is_live
+from mltop.tui.screens.tables import NO_SAMPLE, RowContext, gpu_of, is_live, sampled_gpus
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -290,7 +289,7 @@ class GpuScreen(Pane):
     def action_neighbour(self, step: int) -> None:
         """Go to the next GPU, from the last one of the node to the first."""
         node, gpu = self._node(), self._gpu()
-        indexes = [other.index for other in gpus_of(node)]
+        indexes = [other.index for other in sampled_gpus(node)]
         if node is not None and len(indexes) > 1:
             at = indexes.index(gpu.index) if gpu is not None else -step
             self.mltop.beside(gpu_location(node.node, indexes[(at + step) % len(indexes)]))

@@ -22,6 +22,7 @@ from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.table import OVER_TIME
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of, told_of_gap
+from mltop.tui.screens.graphs import Spare, keys_and_terms
 from mltop.tui.screens.lines import (
     connection_cells,
     host_cells,
@@ -32,10 +33,8 @@ from mltop.tui.screens.lines import (
 )
 from mltop.tui.screens.pane import DIAGNOSE, NODE_KEYS, RANK_KEYS, Pane, TextLines
 from mltop.tui.screens.problems import Problems, squeezed
-from mltop.tui.screens.row_context import RowContext
-from mltop.tui.screens.spare import Spare, keys_and_terms
 from mltop.tui.screens.tabled import GpuTable, Lines, RankTable
-from mltop.tui.screens.tables import free_gpus, gaps_of, gpu_rows, is_live, rank_rows
+from mltop.tui.screens.tables import RowContext, free_gpus, gaps_of, gpu_rows, is_live, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 

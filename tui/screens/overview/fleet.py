@@ -43,12 +43,11 @@ from mltop.tui.render.graph import width_beside, width_in_one_line
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.problems import Scope, Told, height_of, told_of
 from mltop.tui.render.states import doing_cell
-from mltop.tui.screens.graphs import group_graphs
+from mltop.tui.screens.graphs import Spare, group_graphs, keys_and_terms
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
-from mltop.tui.screens.spare import Spare, keys_and_terms
 from mltop.tui.screens.tabled import GpuTable
 from mltop.tui.screens.tables import free_gpus, gpu_rows
 from mltop.tui.widgets.cell_view import CursorView
