@@ -318,7 +318,7 @@ class MltopApp(FailSafe, LastingApp):
         if self.investigation.dumping:
             self.investigation.cancel_dump()
             return
-        if not self.may_act():
+        if self.may_act() is None:
             return
         scope = dump_scope(self.newest_view(), self.selection, not self.pane.filter.empty)
         self.investigation.start_dump(scope.nodes, scope.words)
@@ -329,7 +329,7 @@ class MltopApp(FailSafe, LastingApp):
     def action_capture(self) -> None:
         if self.investigation.capturing:
             return
-        if not self.may_act():
+        if self.may_act() is None:
             return
         self.investigation.start_capture()
         self.tell(Notice(f"capturing: stacks, samples and verdict ({KEYCAPS['back']} cancels)", "accent"))

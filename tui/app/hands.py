@@ -250,13 +250,11 @@ class HandsApp(ActingApp):
             self.tell(Notice(why, "warn"))
             return
         command = shell_command(node, view.connection.via, os.environ)
-        from mltop.tui.screens.questions import Ask
 
-        def run(yes: bool | None) -> None:
-            if yes:
-                self.run_worker(self._shell(command), name="shell")
+        def run() -> None:
+            self.run_worker(self._shell(command), name="shell")
 
-        self.push_screen(Ask("open a shell?", "open", partial(shell_lines, node, command)), run)
+        self.ask("open a shell?", "open", partial(shell_lines, node, command), run)
 
     async def _shell(self, command: list[str]) -> None:
         """Leave the terminal to it until it ends. The program goes on meanwhile: who watches it captures hangs."""

@@ -92,21 +92,6 @@ class TextLines(CellLines, can_focus=False):
 class AnswerLine(TextLines):
     """Line 1."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._over = ""
-
-    def set_answer(self, line: list[Cell], over: str) -> None:
-        """``over``: what lies over the whole line, of palette.OVERS."""
-        if over != self._over:
-            self._over = over
-            self.refresh()
-        self.set_lines([line])
-
-    def content(self, y: int) -> tuple[Sequence[Cell] | None, str]:
-        line, over = super().content(y)
-        return line, self._over if line is not None else over
-
     def on_click(self, event: events.Click) -> None:
         event.stop()
         if isinstance(self.screen, Pane) and self.screen.mltop.picture is not None:
@@ -352,7 +337,9 @@ class Pane(TabledScreen):
         key, does = guarded("the key of line 1", lambda: self._leads_on(answer), nothing)
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there
             key, does = self._not_now(picture) or (key, does)
-        self.query_one(AnswerLine).set_answer(answer.line(self.size.width, key, does), answer.over)
+        shown = self.query_one(AnswerLine)
+        shown.over = answer.over
+        shown.set_lines([answer.line(self.size.width, key, does)])
         self.mltop.set_terminal_title(answer.title)
 
     def _leads_on(self, answer: Answer) -> tuple[str, str]:

@@ -119,6 +119,7 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = MOVES
     HEADER: ClassVar[int] = 0  # screen lines above those that scroll
     about: About = ""  # what its items are
+    over = ""  # what lies over all lines, of palette.OVERS
 
     class OfItem(Message):
         """About the item ``key`` of ``view``."""
@@ -168,7 +169,7 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
             text = "" if self._lines else self._why_empty or self._empty_text
             return None, "".join(text.split("\n")[y : y + 1])
         is_cursor = self._cursor_key is not None and self.item_at(0, line) == self._cursor
-        return self._lines[line], self.cursor_style if is_cursor else ""
+        return self._lines[line], self.cursor_style if is_cursor else self.over
 
     def draw(self, y: int, content: Any) -> Strip:  # noqa: ARG002 - of headers
         """Screen line ``y``, made of ``content``."""

@@ -75,8 +75,7 @@ class NodeParts(Pane):
         healthy rows, text. ``below``: lines below what is wrong; ``top``: lines that are taken above it.
         """
         context, width, now, room = self.context(picture), self.size.width, picture.view.taken_at, self.rows - top
-        gpus, ranks, line = self.query_one(GpuTable), self.query_one(RankTable), self.query_one("#host", TextLines)
-        self.part("the host line", lambda: line.set_lines([host]))
+        gpus, ranks = self.query_one(GpuTable), self.query_one(RankTable)
         self.part("the ranks", lambda: self.put(ranks, *rank_rows([node], context)))
         may_fold = self.filter.empty and self._unfolded != node.node
         folded = self.folds and may_fold
@@ -104,7 +103,7 @@ class NodeParts(Pane):
             rows = gpu_rows(node, context, width, folded=folded, gravest_first=True)
         self.part("the GPUs", lambda: self.put(gpus, *rows))
         self.set_class(roomy, "-roomy")
-        line.display = heights["host"] > 0
+        self.set_part("#host", [host] if heights["host"] else [])
         self.limit_height(gpus, heights["gpus"])
         self.query_one(Problems).show(self._told, now, width, heights["problems"], below)
         self.limit_height(ranks, heights["ranks"])
