@@ -99,8 +99,8 @@ class MltopApp(FailSafe, LastingApp):
             self.add_mode(entry.name, partial(entry.make, several))
         self.session, self.live = session, None if isinstance(session, Recorded) else session
         self.read_only = read_only
-        self.investigation = Investigation(self.live, self.later, self._newest_at, self._dump_told, self._captured)
-        self.probing = Probing(self.live, self.later, self._probe_told)
+        self.investigation = Investigation(self.live, self.later, self._newest_at, self._take_dump, self._take_capture)
+        self.probing = Probing(self.live, self.later, self._take_probe)
         self.acting = Acting()
         self.stalls = StallWatch(self.investigation, stalls or Stalls())
         self.selection = Selection()
@@ -165,7 +165,7 @@ class MltopApp(FailSafe, LastingApp):
         if self.picture is not None and self.is_running and self.screen_stack and not self.is_lent:
             self._drawing.take("what is drawn next", self.pane.prepare(self.picture), self.redraw)
 
-    def _dump_told(self, progress: StackProgress) -> None:
+    def _take_dump(self, progress: StackProgress) -> None:
         if not progress.finished:
             self.redraw()
             return
@@ -175,11 +175,11 @@ class MltopApp(FailSafe, LastingApp):
             self.stalls.stacks.dumped(jobs, self.investigation.nodes, self._newest_at() - progress.elapsed_s)
         self.tell(end_of_dump(progress))
 
-    def _captured(self, result: CaptureResult) -> None:
+    def _take_capture(self, result: CaptureResult) -> None:
         by_itself, notice = self.stalls.end_of_capture(result)
         self.tell(notice if by_itself else end_of_capture(result))
 
-    def _probe_told(self, progress: ProbeProgress | None) -> None:
+    def _take_probe(self, progress: ProbeProgress | None) -> None:
         if progress is not None and progress.finished and self.trail.here.pane != "probes":
             self.tell(end_of_probe(progress))
         else:

@@ -381,7 +381,7 @@ def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int,
 def header_line(
     columns: Sequence[Column], shown: Sequence[tuple[int, int]], sort: tuple[str, bool] | None = None
 ) -> list[Cell]:
-    """The titles; beside that of the sorted column stands an arrow (down: largest first), between two columns where the
+    """The titles; beside that of the sorted column is an arrow (down: largest first), between two columns where the
     title takes all of its own.
     """
     titles = Row("", tuple([Cell(column.title, "head") for column in columns]))

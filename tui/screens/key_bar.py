@@ -42,8 +42,8 @@ class Hint:
 
 
 def hints_of(own: Iterable[Binding], deeper: bool, past: bool, user_keys: Mapping[str, str]) -> list[Hint]:
-    """What stands at the right. ``own``: the bindings of the pane; ``deeper``: Esc leads back; ``past``: a moment of it
-    is shown, to which nothing can be done.
+    """What is shown at the right. ``own``: the bindings of the pane; ``deeper``: Esc leads back; ``past``: a moment of
+    it is shown, to which nothing can be done.
     """
     ends = ("help", "go_back") if deeper else ("help", "quit")
 
@@ -78,7 +78,7 @@ def _joined(bindings: Iterable[Binding]) -> list[Hint]:
 
 
 def pane_hints(active: str, width: int, user_keys: Mapping[str, str]) -> list[Hint]:
-    """What stands at the left: all panes, or the one the user is in and how to get to the others."""
+    """What is shown at the left: all panes, or the one the user is in and how to get to the others."""
     panes = [binding for binding in APP_BINDINGS if binding.action.startswith("pane(")]
     hints = [
         Hint(

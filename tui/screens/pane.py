@@ -446,7 +446,7 @@ class Pane(TabledScreen):
         return None
 
     def _quiet_line(self, width: int) -> list[Cell] | None:
-        """What stands in the status line while nothing runs and nothing is asked."""
+        """What the status line shows while nothing runs and nothing is asked."""
         app = self.mltop
         if app.notice is not None:
             return notice_line(app.notice, width)

@@ -89,7 +89,7 @@ class TabledScreen(FailSafe, CursorScreen):
         """Put filtered and sorted rows into a table of this pane; lazy ones stay lazy where nothing is asked of them.
 
         An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
-        ``empty_text`` stands in an empty table in place of the table's own text.
+        ``empty_text`` is shown in an empty table in place of the table's own text.
         """
         guarded(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
 
@@ -306,7 +306,7 @@ class TabledScreen(FailSafe, CursorScreen):
     # Keys.
 
     def copy_text(self) -> str:
-        """What `y` copies: all that stands under the cursor."""
+        """What `y` copies: all that is under the cursor."""
         view = self.view_at_cursor()
         return view.text_at_cursor() if view is not None else ""
 

@@ -136,7 +136,7 @@ NO_SAMPLE = "{} unknown: no sample"
 
 Table = tuple[Sequence[Column], Sequence[Row], str]  # columns, rows, what an empty table says ("": its own text)
 RankOfNode = tuple[NodeView, RankSample]
-Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
+Marked = Callable[[str], str]  # by a node's name: what is shown before it where the user marked it, else ""
 
 
 def rank_rows(
@@ -162,7 +162,7 @@ def rank_rows(
 def process_rows(
     shown: Sequence[RankOfNode], context: RowContext, depths: Sequence[int] = (), marked: Marked | None = None
 ) -> tuple[Sequence[Column], SubjectRows]:
-    """The columns that suit these processes, and a row of each. ``depths``: of those that stand below a parent."""
+    """The columns that suit these processes, and a row of each. ``depths``: of those below a parent."""
     earlier = context.earlier
 
     def make(index: int) -> Row:
@@ -223,7 +223,7 @@ def _prefixed(row: Row, start: str, columns: Sequence[Column], key: str, style: 
 
 
 def in_tree(shown: Sequence[RankOfNode]) -> tuple[list[RankOfNode], list[int]]:
-    """Each process followed by its children, and how deep each stands. Of children that have no row of their own only
+    """Each process followed by its children, and how deep each is. Of children that have no row of their own only
     the pid is known.
     """
     own = {(node.node, rank.pid): (node, rank) for node, rank in shown}
@@ -295,13 +295,13 @@ _ABSENT = {"ended": "ended", "elsewhere": "in another namespace", "hidden": "hid
 
 
 def _by_job_and_rank(pair: RankOfNode, states: States) -> tuple[bool, str, bool, float, str, int]:
-    """Jobs that stand before those that are well, of a job those first that hold it up."""
+    """Stuck jobs before others, in each the blocking ranks first."""
     node, rank = pair
     held_up_by = states.rank(node.node, rank, rank.state).state in ("stands", "alone", "ended")
     of_job = states.job(node.node, rank.job, rank.uid)
-    stands = of_job is not None and of_job.stands
+    is_stuck = of_job is not None and of_job.stands
     number = float("inf") if rank.rank is None else rank.rank
-    return not stands, rank.job, not held_up_by, number, node.node, rank.pid
+    return not is_stuck, rank.job, not held_up_by, number, node.node, rank.pid
 
 
 def _why_no_ranks(nodes: Sequence[NodeView]) -> str:

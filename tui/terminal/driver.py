@@ -78,7 +78,7 @@ class WaitingDriver(LinuxDriver):
 
     def stop_application_mode(self) -> None:
         super().stop_application_mode()
-        self.lent = True  # what is painted from here on would stand on the shell's screen
+        self.lent = True  # what is painted from here on would be on the shell's screen
 
     def stop(self) -> None:
         """Leave the terminal to the shell that started us until it has us go on; without one, go on at once."""
@@ -183,7 +183,7 @@ class WaitingDriver(LinuxDriver):
 
 
 class _Written:
-    """What the writer's thread writes to: a terminal that fails is told once, and takes no more."""
+    """What the writer's thread writes to: a terminal that fails is reported once, and takes no more."""
 
     def __init__(self, file: TextIO, failed: Any) -> None:
         self._file, self._failed = file, failed

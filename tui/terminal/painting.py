@@ -1,10 +1,10 @@
-"""What is written to the terminal: of what Textual paints only the cells that look different from what stands there.
+"""What is written to the terminal: of what Textual paints only the cells that look different from what is there.
 
 Textual paints whole widgets' lines, with all colours for every few letters. Here what the terminal shows is known cell
 by cell, so that a screen on which nothing changes costs nothing, and one number some forty bytes.
 
 Terminals do not agree on how wide emoji and other rare characters are. A line that has or had one is painted whole,
-and behind every such character the cursor is told anew where it is: what is right of it stands where it should.
+and behind every such character the cursor is placed anew: what is right of it is where it should be.
 """
 
 from __future__ import annotations
@@ -94,21 +94,16 @@ class Terminal:
 
     def __init__(self) -> None:
         self.begin(0, 0)
-        self._looks: dict[str, Look] = {}  # by the codes that a terminal is told
+        self._looks: dict[str, Look] = {}  # by the codes that set them
 
     def begin(self, width: int, height: int) -> None:
-        """It has this size; what stands there is not known: the next update has to be of the whole screen."""
-        self._size = (width, height)
+        """It has this size; what it shows is not known: the next update has to be of the whole screen."""
+        self.size = (width, height)
         self._chars = [[""] * width for _ in range(height)]  # "" is also the second half of a wide letter
         self._seen = [[UNSET] * width for _ in range(height)]
         self._doubtful = [False] * height  # whether terminals may not agree where its letters stand
         self._at = NOWHERE
         self._look = UNSET
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Columns and lines."""
-        return self._size
 
     def sequence(self, update: Update, cursor: tuple[int, int], colors: ColorSystem) -> str:
         """What to write, so that it shows ``update`` and has its cursor at ``cursor`` (column, line)."""
@@ -132,10 +127,10 @@ class Terminal:
 
     def _take(self, y: int, x: int, strip: Strip, colors: ColorSystem, runs: list[Run]) -> None:
         """Know what ``strip`` makes of line ``y``, and add what of it has to be written to ``runs``."""
-        if not (0 <= x < self._size[0] and 0 <= y < self._size[1]):
+        if not (0 <= x < self.size[0] and 0 <= y < self.size[1]):
             return
         chars, looks, sure = self._cells(strip, colors)
-        end = min(x + len(chars), self._size[0])
+        end = min(x + len(chars), self.size[0])
         chars, looks = chars[: end - x], looks[: end - x]
         old_chars, old_looks = self._chars[y], self._seen[y]
         if chars == old_chars[x:end] and looks == old_looks[x:end]:
@@ -200,10 +195,10 @@ class Terminal:
 
     def _go_on_at(self, x: int, y: int) -> None:
         # In the last column terminals wait for the next letter: where they are then is nobody's knowledge.
-        self._at = (x, y) if x < self._size[0] else NOWHERE
+        self._at = (x, y) if x < self.size[0] else NOWHERE
 
     def _write_whole(self, y: int, written: list[str]) -> None:
-        """A line on which terminals may not agree what stands where."""
+        """A line on which terminals may not agree where what is."""
         sure = True
         chars = self._chars[y]
         for x, (char, look) in enumerate(zip(chars, self._seen[y], strict=True)):

@@ -137,21 +137,21 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
 
     def __init__(self, *, empty_text: str = "", **widget_options: Any) -> None:
         super().__init__(**widget_options)
-        self._empty_text, self._why_empty = empty_text, ""  # the latter wins
+        self.empty_text, self.why_empty = empty_text, ""  # what is drawn when there is nothing else; the latter wins
         self._styles_by_name: dict[tuple[str, str], Style] = {}
         self._lines: Sequence[Any] = ()
         self._keys: Sequence[str] = ()
         self._cursor = 0
-        self._cursor_key: str | None = None
+        self.cursor_key: str | None = None  # of the item under the cursor; None where there is no item
         self._painted: dict[int, object] = {}  # what each screen line was last made of
 
     # What subclasses say.
 
     def line_of(self, index: int) -> int:
-        """The content line that item ``index`` stands on."""
+        """The content line of item ``index``."""
         return index
 
-    def item_at(self, x: int, line: int) -> int | None:  # noqa: ARG002 - of maps, where several stand on a line
+    def item_at(self, x: int, line: int) -> int | None:  # noqa: ARG002 - of maps, where several are on a line
         """The item at a cell of a content line."""
         return line if line < len(self._keys) else None
 
@@ -166,9 +166,9 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
         """
         line = self.content_line(y)
         if y < self.HEADER or line >= len(self._lines):
-            text = "" if self._lines else self._why_empty or self._empty_text
+            text = "" if self._lines else self.why_empty or self.empty_text
             return None, "".join(text.split("\n")[y : y + 1])
-        is_cursor = self._cursor_key is not None and self.item_at(0, line) == self._cursor
+        is_cursor = self.cursor_key is not None and self.item_at(0, line) == self._cursor
         return self._lines[line], self.cursor_style if is_cursor else self.over
 
     def draw(self, y: int, content: Any) -> Strip:  # noqa: ARG002 - of headers
@@ -192,23 +192,7 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
     def lay_out(self) -> None:
         """Where everything on a line is; for subclasses that decide that for all lines together."""
 
-    @property
-    def empty_text(self) -> str:
-        """What is drawn when there is nothing else."""
-        return self._empty_text
-
-    @empty_text.setter
-    def empty_text(self, text: str) -> None:
-        if text != self._empty_text:
-            self._empty_text = text
-            self.refresh()
-
     # The cursor.
-
-    @property
-    def cursor_key(self) -> str | None:
-        """The key of the item under the cursor; None where there is no item."""
-        return self._cursor_key
 
     @property
     def at_top(self) -> bool:
@@ -242,7 +226,7 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
     def set_items(self, keys: Sequence[Any]) -> None:
         """New items: the cursor stays on its key, or where its key was."""
         self._keys = keys
-        key = self._cursor_key
+        key = self.cursor_key
         index = self.index_of(key) if key is not None and self.follows_key else None
         self._cursor = self.place_without_key() if index is None else index
         self._notice_move()
@@ -258,20 +242,20 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
 
     def _notice_move(self) -> None:
         key = self._keys[self._cursor] if self._keys else None
-        if key != self._cursor_key:
-            self._cursor_key = key
+        if key != self.cursor_key:
+            self.cursor_key = key
             if key is not None:
-                self.tell_moved(key)
+                self.report_move(key)
 
-    def tell_moved(self, key: str) -> None:
-        """Tell others that the cursor is on another item."""
+    def report_move(self, key: str) -> None:
+        """Report that the cursor is on another item."""
         self.post_message(self.Highlighted(self, key))
 
     def move_to(self, index: int) -> None:
         """Where the user wants it."""
         self.place_at(index)
-        if self._cursor_key is not None and self.is_attached and isinstance(self.screen, CursorScreen):
-            self.screen.cursor_moved(self, self._cursor_key)
+        if self.cursor_key is not None and self.is_attached and isinstance(self.screen, CursorScreen):
+            self.screen.cursor_moved(self, self.cursor_key)
 
     def step_around(self, step: int) -> None:
         """To the next item, from the last to the first."""
@@ -316,8 +300,8 @@ class CursorView(FailSafe, ScrollView, can_focus=True):
         self.move_to(len(self._keys) - 1 if end else 0)
 
     def action_select(self) -> None:
-        if self._cursor_key is not None:
-            self.select(self._cursor_key)
+        if self.cursor_key is not None:
+            self.select(self.cursor_key)
 
     def select(self, key: str) -> None:
         """Have the screen open an item at once: what is pressed next may lead elsewhere."""

@@ -56,9 +56,9 @@ class LineTable(CursorView, can_focus=True):
     def set_table(self, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
         """Show ``rows`` in this order; keys are unique. Of ``LazyRows`` only visible ones are made.
 
-        ``empty_text`` stands in an empty table in place of the table's own text.
+        ``empty_text`` is shown in an empty table in place of the table's own text.
         """
-        self._why_empty = empty_text
+        self.why_empty = empty_text
         if tuple(columns) != self.columns:
             self.columns = tuple(columns)
             self._filled.clear()
@@ -115,7 +115,7 @@ class LineTable(CursorView, can_focus=True):
     @property
     def needed(self) -> int:
         """Lines for the header and all rows, or for what an empty table says; never fewer than a header and a row."""
-        said = (self._why_empty or self.empty_text).count("\n") + 1
+        said = (self.why_empty or self.empty_text).count("\n") + 1
         return self.HEADER + len(self._lines) if self._lines else max(self.HEADER + 1, said)
 
     @property

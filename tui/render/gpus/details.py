@@ -50,7 +50,7 @@ NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of a block. ``why``: the reason of what is unknown, which stands in its place."""
+    """One line of a block. ``why``: the reason of what is unknown, which is shown in its place."""
 
     label: str
     text: str
@@ -177,7 +177,7 @@ def _could_be(gpu: GpuSample) -> str:
 
 
 _RESET = _either("yes: needs a reset")
-# Each value stands in one block; what is looked at first has a title in capitals.
+# Each value is in one block; what is looked at first has a title in capitals.
 _BLOCKS: Mapping[str, Sequence[Known]] = {
     "ACTIVITY": (
         Known("SM active", "sm_active", percent),
@@ -295,7 +295,7 @@ def blocks_of(
     ]
 
 
-_ALWAYS = ("hw_thermal", "sw_power_cap", "power_brake")  # what is told also where it never held
+_ALWAYS = ("hw_thermal", "sw_power_cap", "power_brake")  # what is shown also where it never held
 
 
 def _held_by(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float]) -> list[Fact]:
@@ -309,8 +309,8 @@ def _held_by(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float]) -> list
     facts = []
     for reason, badge in BADGES.items():
         now, of_time = reason in held, shares.get(reason)
-        told = now or (reason != "gpu_idle" and (of_time or reason in _ALWAYS))
-        if told and not (reason == "hw_slowdown" and known_causes):
+        is_shown = now or (reason != "gpu_idle" and (of_time or reason in _ALWAYS))
+        if is_shown and not (reason == "hw_slowdown" and known_causes):
             words = f"{'now' if now else 'no'}, {percent(of_time)}" if of_time else "now" if now else "never"
             facts.append(Fact(badge.text, words, badge.style if now and badge.style != "dim" else ""))
     return [*facts, clock.of(gpu, gpu, gaps)]

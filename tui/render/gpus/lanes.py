@@ -24,7 +24,7 @@ COLD_C = 30.0  # where the graph of a temperature begins: no GPU is colder
 
 @dataclass(frozen=True)
 class Lane:
-    """``limit``: what its full height stands for, in words; ``values``: shares of that; ``figure``: the value at an
+    """``limit``: what its full height means, in words; ``values``: shares of that; ``figure``: the value at an
     index of these, as a cell. ``bad``: where it is drawn as a warning.
     """
 
@@ -150,7 +150,7 @@ def lane_lines(
     name: str = "",
 ) -> list[list[Cell]]:
     """Title, lanes and axis in at most ``room`` lines; nothing where not even the clock fits. ``waits``: when its job
-    stood still; ``moment``: that the user looks at, where that is in the past: its values stand left of those of now,
+    was stuck; ``moment``: that the user looks at, where that is in the past: its values are left of those of now,
     which ``newest`` ends with where ``track`` does not. ``name``: of the GPU, where others are beside it; its figures
     are elsewhere then.
     """

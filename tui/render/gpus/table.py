@@ -439,7 +439,7 @@ def gpu_value(column: str, line: GpuLine) -> Value:
 def gpu_columns(gpus: Sequence[GpuSample], width: int = 80) -> tuple[Column, ...]:
     """GPU_COLUMNS for these GPUs, in ``width`` cells: a wide screen has a wide graph before it has more columns.
 
-    Where only GPU-Util is known of what they do, it stands in the place of SM activity. Flags that are no alarm (a row
+    Where only GPU-Util is known of what they do, it takes the place of SM activity. Flags that are no alarm (a row
     of memory that was repaired long ago) take no room from what moves.
     """
     graph = next(cells for least, cells in GRAPH_WIDTHS if width >= least)

@@ -241,7 +241,7 @@ class GpuScreen(Pane):
         return self.mltop.trail.here.node
 
     def titles(self, picture: Picture) -> list[str]:
-        """Which GPU, and whose it is."""
+        """Which GPU, and which ranks and job use it."""
         node, gpu = self._node(), self._gpu()
         if node is None or gpu is None:
             return super().titles(picture)
@@ -249,9 +249,12 @@ class GpuScreen(Pane):
         users = users_of(node, gpu)
         ranks = ranks_text(Ranges.of(rank.rank for rank in users if rank.rank is not None))
         job = next((rank.job for rank in users if rank.job), "")
-        whose = "  ".join(filter(None, (ranks if users else "", f"job {job}" if job else "")))
+        used_by = "  ".join(filter(None, (ranks if users else "", f"job {job}" if job else "")))
         model = gpu.name or ""
-        return [f"{name}  {whose}  {model}  serial {gpu.serial}" if gpu.serial else f"{name}  {whose}  {model}", name]
+        return [
+            f"{name}  {used_by}  {model}  serial {gpu.serial}" if gpu.serial else f"{name}  {used_by}  {model}",
+            name,
+        ]
 
     def fill(self, picture: Picture) -> None:
         node, gpu = self._node(), self._gpu()
@@ -276,7 +279,7 @@ class GpuScreen(Pane):
         self.part("the GPU's details", lambda: self._fill_details(sample, gpu, context.track(node, gpu.index)))
 
     def _show_problems(self, picture: Picture, node: NodeView, gpu: GpuSample, room: int) -> int:
-        """What is told of this GPU, or of who uses it; returns how many lines that takes."""
+        """What is reported of this GPU, or of who uses it; returns how many lines that takes."""
         told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
         own, now, width = (
             [one for one in told if _is_about(one, gpu, node.node)],

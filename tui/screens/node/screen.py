@@ -209,7 +209,7 @@ class NodeScreen(NodeParts):
         self._told = guarded("the problems", lambda: self._problems(picture, node), ())
         none: Lines = []
         tips = guarded("the tips", lambda: self._tips(picture, node), none)[:MOST_TIPS]
-        live = replace(node, state=NodeState(node.node, "live"))  # its state stands above
+        live = replace(node, state=NodeState(node.node, "live"))  # its state is above
         host = host_cells(live, self.size.width) if node.sample is not None and not self.has_class("-low") else []
         self.fill_parts(picture, node, self._below(picture, node), host, tips=tips, top=top)
         ranks = self.query_one(RankTable)
@@ -217,7 +217,7 @@ class NodeScreen(NodeParts):
             ranks.focus()  # there are no GPUs
 
     def _problems(self, picture: Picture, node: NodeView) -> Sequence[Told]:
-        """Those of this node; its own state stands above."""
+        """Those of this node; its own state is above."""
         told = told_of(picture.incidents, picture.findings, Scope(one=True, acts=self.acts), (node.node,))
         states = {f"node.{node.state.state}"}
         return [one for one in told if not one.findings or one.findings[0].id not in states]
