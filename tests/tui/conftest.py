@@ -13,7 +13,7 @@ import textual.pilot
 from textual._context import active_app
 from textual.css.stylesheet import Stylesheet
 
-from mltop.tui.screens import spare
+from mltop.tui.screens import graphs
 
 _PARSED: dict[tuple[Any, ...], list[Any]] = {}
 
@@ -37,7 +37,7 @@ def _style_sheets_are_parsed_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _graphs_are_of_the_newest_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which frames a busy machine skips is not seen on the screen."""
-    monkeypatch.setattr(spare, "REDRAWN_S", 0.001)
+    monkeypatch.setattr(graphs, "REDRAWN_S", 0.001)
 
 
 @pytest.fixture(autouse=True)

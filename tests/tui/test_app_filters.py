@@ -11,7 +11,7 @@ from mltop.tui.filters import FIELDS, Subject, parse
 from mltop.tui.render.cells import Row, plain
 from mltop.tui.render.glyphs import ASCII
 from mltop.tui.render.rows import LazyRows, Sort
-from mltop.tui.screens.bars import FilterBox, FilterHistory, filter_line, typing_line
+from mltop.tui.screens.bars import FilterBox, LineHistory, filter_line, typing_line
 from mltop.tui.screens.help.lines import EXAMPLES, drawable
 from mltop.tui.screens.help.screen import HelpScreen
 from mltop.tui.screens.rows import SubjectRows, narrowed
@@ -267,7 +267,7 @@ def test_status_lines_fit(width: int) -> None:
 
 
 def test_the_history_keeps_each_text_once() -> None:
-    history = FilterHistory()
+    history = LineHistory()
     for text in ("a", "b", " ", "a"):
         history.add(text)
     assert [history[place] for place in range(len(history))] == ["a", "b"]

@@ -280,7 +280,7 @@ def test_the_start_imports_nothing_of_it() -> None:
         "mltop.tui.render.probes.devices", "mltop.probes.judge.probes.compare",
         "mltop.probes.judge.probes.hardware.peaks",
     ]  # fmt: skip
-    start = "import sys, mltop.tui.app.app, mltop.tui.screens.overview.screen, mltop.tui.screens.overview.fleet"
+    start = "import sys, mltop.tui.app.app, mltop.tui.screens.node.screen, mltop.tui.screens.overview.fleet"
     code = f"{start}; print([name for name in {heavy} if name in sys.modules])"
     code += "; import mltop.tui.screens.probes.screen; print('plotext' in sys.modules)"
     paths = {"PYTHONPATH": str(ROOT / ".dev"), "PATH": "/usr/bin:/bin"}

@@ -101,16 +101,22 @@ class ActingApp(TravellingApp):
         """Make incidents of them anew."""
         raise NotImplementedError
 
-    def may_act(self) -> bool:
-        """Whether what touches a process or writes a file may begin; else the reason is said."""
+    def may_act(self) -> LiveSession | None:
+        """The machines, where what touches a process or writes a file may begin; else the reason is shown."""
         if self.read_only:
             self.tell(READ_ONLY)
-        return not self.read_only and self.only_now()
+            return None
+        return self.live if self.only_now() else None
+
+    def ask(self, title: str, verb: str, text: Callable[[int], list[list[Cell]]], do: Callable[[], None]) -> None:
+        """Ask, and ``do`` it after a yes. ``verb``: what y does; ``text``: the question, for a width."""
+        from mltop.tui.screens.questions import Ask
+
+        self.push_screen(Ask(title, verb, text), lambda yes: do() if yes else None)
 
     def ask_signal(self, processes: Sequence[RankProcess]) -> None:
         """Ask which signal these ranks are to get, and whether."""
-        live = self.live
-        if not self.may_act() or live is None:
+        if (live := self.may_act()) is None:
             return
         from mltop.tui.screens.questions import AskSignal
 
@@ -134,14 +140,10 @@ class ActingApp(TravellingApp):
         self.push_screen(AskSignal(live, processes), send)
 
     def ask_diagnosis(self, node: str) -> None:
-        live = self.live
-        if not self.may_act() or live is None or not node:
+        if (live := self.may_act()) is None or not node:
             return
-        from mltop.tui.screens.questions import Ask
 
-        def run(yes: bool | None) -> None:
-            if not yes:
-                return
+        def run() -> None:
             if node not in self.acting.busy:
                 self.acting.busy.add(node)
                 live.diagnose(node, partial(self.later, take))
@@ -155,14 +157,13 @@ class ActingApp(TravellingApp):
                 self.acting.note(Happening(now, node, "DIAG", its_style, result.test, tested_words(result), ""))
             self.tell(Notice(f"{node}: {words}", style, more=_each() if results else ""))
 
-        self.push_screen(Ask("run a diagnosis?", "run", partial(diagnosis_lines, node)), run)
+        self.ask("run a diagnosis?", "run", partial(diagnosis_lines, node), run)
 
     def dump_native(self, process: RankProcess, show: Callable[[str], None]) -> None:
         """With the frames of C, one at a time of each rank. ``show`` goes to where they will be seen; it takes the
         rank's key.
         """
-        live = self.live
-        if not self.may_act() or live is None:
+        if (live := self.may_act()) is None:
             return
 
         def take(stacks: RankStacks | None, error: str) -> None:
@@ -207,8 +208,7 @@ class ActingApp(TravellingApp):
 
     def ask_ras(self, job: JobKey | None) -> None:
         """Ask NCCL's RAS about this job, once it is known whether that may be, and the user knows what it can do."""
-        live = self.live
-        if not self.may_act() or live is None:
+        if (live := self.may_act()) is None:
             return
         result = self.investigation.result
         report = next((one for one in (result.reports if result else ()) if one.job_key == job), None)
@@ -242,15 +242,13 @@ class ActingApp(TravellingApp):
             return
         if len(self.screen_stack) > 1:
             return  # the user is being asked something else
-        from mltop.tui.screens.questions import Ask
 
-        def ask(yes: bool | None) -> None:
-            if yes:
-                asked[plan.job] = RasAsked(self.newest_view().taken_at)
-                live.ask_ras(report, partial(self.later, self._take_ras))
-                self.tell(Notice(f"asking NCCL's RAS on {plan.node}, for up to 20 s", "accent"))
+        def ask() -> None:
+            asked[plan.job] = RasAsked(self.newest_view().taken_at)
+            live.ask_ras(report, partial(self.later, self._take_ras))
+            self.tell(Notice(f"asking NCCL's RAS on {plan.node}, for up to 20 s", "accent"))
 
-        self.push_screen(Ask("ask NCCL's RAS?", "ask", partial(ras_lines, plan)), ask)
+        self.ask("ask NCCL's RAS?", "ask", partial(ras_lines, plan), ask)
 
     def _take_ras(self, told: RasTold) -> None:
         now, text, style = self.newest_view().taken_at, told_words(told), "warn" if told.why else "accent"

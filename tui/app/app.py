@@ -36,7 +36,7 @@ from mltop.tui.render.cells import printable
 from mltop.tui.render.earlier import EarlierRanks
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.guarded import FAILURES, guarded
-from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
+from mltop.tui.screens.bars import LineHistory, Notice, TypedBox, end_of_capture, end_of_dump, end_of_probe
 from mltop.tui.terminal.painting import terminal_busy
 from mltop.tui.widgets.cell_view import FailSafe
 from mltop.tui.widgets.steps import Steps
@@ -69,8 +69,8 @@ class MltopApp(FailSafe, LastingApp):
 
     TITLE = "mltop"
     CSS = """
-    CellView { scrollbar-color: $foreground 25%; scrollbar-background: $background; }
-    CellView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
+    CursorView { scrollbar-color: $foreground 25%; scrollbar-background: $background; }
+    CursorView:ansi { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default; }
     """
     ENABLE_COMMAND_PALETTE = False  # ":" is our own
     BINDINGS = APP_BINDINGS  # type: ignore[assignment]
@@ -99,8 +99,8 @@ class MltopApp(FailSafe, LastingApp):
             self.add_mode(entry.name, partial(entry.make, several))
         self.session, self.live = session, None if isinstance(session, Recorded) else session
         self.read_only = read_only
-        self.investigation = Investigation(self.live, self.later, self._newest_at, self._dump_told, self._captured)
-        self.probing = Probing(self.live, self.later, self._probe_told)
+        self.investigation = Investigation(self.live, self.later, self._newest_at, self._take_dump, self._take_capture)
+        self.probing = Probing(self.live, self.later, self._take_probe)
         self.acting = Acting()
         self.stalls = StallWatch(self.investigation, stalls or Stalls())
         self.selection = Selection()
@@ -114,7 +114,7 @@ class MltopApp(FailSafe, LastingApp):
         self.trail = Trail(Location("overview"))
         self.notice: Notice | None = None
         self.hint = hint
-        self.filter_history, self.command_history = FilterHistory(), FilterHistory()
+        self.filter_history, self.command_history = LineHistory(), LineHistory()
         self.config, self.shapes = config, Shapes(config, remember)
         self._terminal_title = ""
         self._own_themes: dict[str, Theme] | None = None
@@ -165,7 +165,7 @@ class MltopApp(FailSafe, LastingApp):
         if self.picture is not None and self.is_running and self.screen_stack and not self.is_lent:
             self._drawing.take("what is drawn next", self.pane.prepare(self.picture), self.redraw)
 
-    def _dump_told(self, progress: StackProgress) -> None:
+    def _take_dump(self, progress: StackProgress) -> None:
         if not progress.finished:
             self.redraw()
             return
@@ -175,11 +175,11 @@ class MltopApp(FailSafe, LastingApp):
             self.stalls.stacks.dumped(jobs, self.investigation.nodes, self._newest_at() - progress.elapsed_s)
         self.tell(end_of_dump(progress))
 
-    def _captured(self, result: CaptureResult) -> None:
+    def _take_capture(self, result: CaptureResult) -> None:
         by_itself, notice = self.stalls.end_of_capture(result)
         self.tell(notice if by_itself else end_of_capture(result))
 
-    def _probe_told(self, progress: ProbeProgress | None) -> None:
+    def _take_probe(self, progress: ProbeProgress | None) -> None:
         if progress is not None and progress.finished and self.trail.here.pane != "probes":
             self.tell(end_of_probe(progress))
         else:
@@ -318,7 +318,7 @@ class MltopApp(FailSafe, LastingApp):
         if self.investigation.dumping:
             self.investigation.cancel_dump()
             return
-        if not self.may_act():
+        if self.may_act() is None:
             return
         scope = dump_scope(self.newest_view(), self.selection, not self.pane.filter.empty)
         self.investigation.start_dump(scope.nodes, scope.words)
@@ -329,7 +329,7 @@ class MltopApp(FailSafe, LastingApp):
     def action_capture(self) -> None:
         if self.investigation.capturing:
             return
-        if not self.may_act():
+        if self.may_act() is None:
             return
         self.investigation.start_capture()
         self.tell(Notice(f"capturing: stacks, samples and verdict ({KEYCAPS['back']} cancels)", "accent"))

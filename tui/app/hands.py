@@ -28,7 +28,7 @@ from mltop.tui.app.selection import Looked
 from mltop.tui.app.shapes import Shapes, columns_of, sort_of
 from mltop.tui.render.acts import shell_lines
 from mltop.tui.render.advice import KEYCAPS
-from mltop.tui.screens.bars import FilterHistory, Notice, TypedBox
+from mltop.tui.screens.bars import LineHistory, Notice, TypedBox
 from mltop.tui.terminal.driver import Guest
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class HandsApp(ActingApp):
     trail: Trail
     stalls: StallWatch
     looked: Looked
-    command_history: FilterHistory
+    command_history: LineHistory
     guest: Guest | None = None
     exporting: threading.Thread | None = None  # the last export: leaving waits for it
     notice: Notice | None
@@ -91,7 +91,7 @@ class HandsApp(ActingApp):
 
     @property
     def pane(self) -> PaneScreen:
-        """The pane of the current mode, also while the command palette lies over it."""
+        """The pane of the current mode, also while a question lies over it."""
         return cast("PaneScreen", self.screen_stack[0])
 
     # Where keys lead.
@@ -250,42 +250,35 @@ class HandsApp(ActingApp):
             self.tell(Notice(why, "warn"))
             return
         command = shell_command(node, view.connection.via, os.environ)
-        from mltop.tui.screens.questions import Ask
 
-        def run(yes: bool | None) -> None:
-            if yes:
-                self.run_worker(self._shell(command), name="shell")
+        def run() -> None:
+            self.run_worker(self._shell(command), name="shell")
 
-        self.push_screen(Ask("open a shell?", "open", partial(shell_lines, node, command)), run)
+        self.ask("open a shell?", "open", partial(shell_lines, node, command), run)
 
     async def _shell(self, command: list[str]) -> None:
         """Leave the terminal to it until it ends. The program goes on meanwhile: who watches it captures hangs."""
         from textual.app import SuspendNotSupported
 
+        said: Notice | None = None
         try:
             with self.suspend():
-                said = await self._guest_of(command)
+                try:
+                    self.guest = Guest(command)
+                    if code := await self.guest.ended():
+                        said = Notice(f"{' '.join(command)} ended with {code}", "warn")
+                except OSError as error:
+                    said = Notice(f"{command[0]}: {error.strerror}", "crit")
+                finally:
+                    if self.guest is not None:
+                        self.guest.hang_up()
+                    self.guest = None
                 if self._exit:
                     raise asyncio.CancelledError  # nothing is drawn any more
         except SuspendNotSupported:
             said = Notice(f"{command[0]}: cannot run here", "crit")
         self._terminal_title = ""  # it may have set another one
         self.tell(said)
-
-    async def _guest_of(self, command: list[str]) -> Notice | None:
-        """What there is to say of it when it has ended."""
-        try:
-            self.guest = Guest(command)
-        except OSError as error:
-            return Notice(f"{command[0]}: {error.strerror}", "crit")
-        try:
-            code = await self.guest.ended()
-        except asyncio.CancelledError:
-            self.guest.hang_up()
-            raise
-        finally:
-            self.guest = None
-        return Notice(f"{' '.join(command)} ended with {code}", "warn") if code else None
 
 
 def _written(folder: Path, name: str, data: bytes) -> Path:

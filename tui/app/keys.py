@@ -12,13 +12,14 @@ from importlib import import_module
 from typing import Any
 
 from textual.binding import Binding
+from textual.keys import key_to_character
 from textual.screen import Screen
 
 
 @dataclass(frozen=True)
 class PaneEntry:
     """``key`` is empty for panes that are only drilled into. ``screen`` is ``module:Class`` in tui/screens,
-    ``of_several`` what stands in its place where several nodes are watched.
+    ``of_several`` what takes its place where several nodes are watched.
     """
 
     name: str
@@ -38,7 +39,7 @@ class PaneEntry:
 
 PANES = (
     PaneEntry(
-        "overview", "1", "GPUs and ranks, or all nodes", "overview.screen:OverviewScreen", "overview.fleet:FleetScreen"
+        "overview", "1", "GPUs and ranks, or all nodes", "node.screen:OverviewScreen", "overview.fleet:FleetScreen"
     ),
     PaneEntry("node", "2", "one node in detail", "node.screen:NodeScreen"),
     PaneEntry("ranks", "3", "all training ranks", "ranks.screen:RanksScreen"),
@@ -60,7 +61,7 @@ def named(bindings: Iterable[Binding]) -> list[Binding]:
 
 ASKS = "; asks before it starts"
 LEAVES = "leave; nothing on the machines is touched"
-STANDS = "a job is stuck: "
+STUCK = "a job is stuck: "
 
 
 def _key(keys: str, action: str, name: str, what: str, *, shown: bool = False, first: bool = False) -> Binding:
@@ -98,9 +99,9 @@ APP_BINDINGS = named(
         _key("q", "quit", "quit", LEAVES, shown=True),
         _key("f10,ctrl+c,ctrl+q", "quit", "leave", LEAVES, first=True),
         _key("ctrl+z", "stop", "stop", "back to the shell until fg, as in top", first=True),
-        _key("y", "answer_stall('once')", "dump once", f"{STANDS}dump it", first=True),
-        _key("a", "answer_stall('always')", "always", f"{STANDS}dump it, and others from now on", first=True),
-        _key("n", "answer_stall('no')", "no dump", f"{STANDS}do not dump it", first=True),
+        _key("y", "answer_stall('once')", "dump once", f"{STUCK}dump it", first=True),
+        _key("a", "answer_stall('always')", "always", f"{STUCK}dump it, and others from now on", first=True),
+        _key("n", "answer_stall('no')", "no dump", f"{STUCK}do not dump it", first=True),
     ]
 )
 
@@ -160,7 +161,7 @@ def with_user_keys(bindings: Iterable[Binding], keys: Mapping[str, str]) -> list
 
 
 def grouped(bindings: Iterable[Binding]) -> list[tuple[str, list[Binding]]]:
-    """The bindings under the titles of GROUPS, in that order; what no group names stands in the last."""
+    """The bindings under the titles of GROUPS, in that order; what no group names is in the last."""
     of: dict[str, list[Binding]] = {title: [] for title, _ in GROUPS}
     for binding in bindings:
         kind = kind_of(binding)
@@ -204,25 +205,7 @@ def wrong_key(action: str, keys: str) -> str:
     return "ctrl+c leaves mltop" if action != "quit" and "ctrl+c" in words else ""
 
 
-_NAMES = {
-    "escape": "Esc",
-    "colon": ":",
-    "slash": "/",
-    "question_mark": "?",
-    "asterisk": "*",
-    "exclamation_mark": "!",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "plus": "+",
-    "minus": "-",
-    "equals_sign": "=",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "left_curly_bracket": "{",
-    "right_curly_bracket": "}",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-}
+_NAMES = {"escape": "Esc", "slash": "/", "plus": "+", "minus": "-", "pageup": "PgUp", "pagedown": "PgDn"}
 
 
 def key_name(key: str) -> str:
@@ -231,7 +214,8 @@ def key_name(key: str) -> str:
         return "^" + key[5:].upper()
     if key.startswith("shift+"):
         return "Shift+" + key_name(key[6:])
-    return _NAMES.get(key) or (key.capitalize() if len(key) > 1 else key)
+    character = key_to_character(key) or ""
+    return _NAMES.get(key) or (character if character.strip() and character.isprintable() else key.capitalize())
 
 
 def key_names(binding: Binding) -> str:

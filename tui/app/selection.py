@@ -28,9 +28,6 @@ class Selection(set[str]):
     def nodes(self) -> tuple[str, ...]:
         return tuple(sorted(self))
 
-    def toggle(self, node: str) -> None:
-        self.symmetric_difference_update((node,))
-
     def unmark(self) -> bool:
         """Unmark all nodes; False where none was marked."""
         had_some = bool(self)

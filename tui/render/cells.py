@@ -43,25 +43,6 @@ class FittedCell(Cell):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class PartsCell(FittedCell):
-    """Several styles in one cell; ``text`` is all of it. ``right``: against the right edge."""
-
-    parts: tuple[Cell, ...] = ()
-    right: bool = False
-
-    @classmethod
-    def of(cls, *parts: Cell, right: bool = False) -> PartsCell:
-        return cls("".join(part.text for part in parts), "", parts, right)
-
-    def fitted(self, width: int) -> list[Cell]:
-        blank = width - line_width(self.parts)
-        if blank < 0:
-            return [Cell(clip(self.text, width), self.parts[0].style)]
-        pad = [Cell(" " * blank)] if blank else []
-        return [*pad, *self.parts] if self.right else [*self.parts, *pad]
-
-
 def meter(share: float, width: int) -> list[Cell]:
     """``━━╸──``: what is, against what there is; the filled part in the colour of its height."""
     drawn = GLYPHS.bar(share, width)
@@ -75,16 +56,19 @@ METER = 5  # cells
 
 
 @dataclass(frozen=True)
-class MeteredCell(PartsCell):
-    """Before the text a meter of ``share``, where the column has room for one."""
+class MeteredCell(FittedCell):
+    """``text`` in several styles, at the right edge; before it a meter of ``share``, where the column has room."""
 
+    parts: tuple[Cell, ...] = ()
     share: float | None = None
 
     def fitted(self, width: int) -> list[Cell]:
-        blank = width - METER - line_width(self.parts)
-        if blank < 1 or self.share is None or not known(self.share):
-            return super().fitted(width)
-        return [*meter(self.share, METER), Cell(" " * blank), *self.parts]
+        blank = width - line_width(self.parts)
+        if blank < 0:
+            return [Cell(clip(self.text, width), self.parts[0].style)]
+        if blank > METER and self.share is not None and known(self.share):
+            return [*meter(self.share, METER), Cell(" " * (blank - METER)), *self.parts]
+        return [*([Cell(" " * blank)] if blank else []), *self.parts]
 
 
 @dataclass(frozen=True)
@@ -103,8 +87,7 @@ Value = float | str | None
 
 @dataclass(frozen=True)
 class Column:
-    """``cell`` is what an item of the table shows there, ``value`` what it is sorted by (None: unknown). ``part`` is
-    the cell of something below an item (a MIG instance below its GPU).
+    """``cell`` is what an item of the table shows there, ``value`` what it is sorted by (None: unknown).
 
     ``priority`` 0 is always shown; the highest priorities are dropped first.
 
@@ -112,7 +95,7 @@ class Column:
     while none of their cells is known (``LineTable`` and the report do so); ``extra``: unless somebody chooses them.
     ``tail``: what is too long loses its beginning.
 
-    ``tight``: no gap behind it, as behind a mark. ``gap``: blank cells behind any other.
+    ``gap``: blank cells behind it, none behind a mark.
 
     ``field``: the name under which a filter asks for ``value``, which has this ``unit`` and ``meaning``; "" not at all.
     """
@@ -127,11 +110,9 @@ class Column:
     extra: bool = False
     most: int = 0
     tail: bool = False
-    tight: bool = False
     gap: int = GAP
     cell: Callable[[Any], Cell | str] = lambda _: ""
     value: Callable[[Any], Value] = lambda _: None
-    part: Callable[[Any], Cell | str] = lambda _: ""
     unit: Unit = TEXT
     field: str = ""
     meaning: str = ""
@@ -190,9 +171,9 @@ def with_widths(columns: Sequence[Column], **widths: int) -> tuple[Column, ...]:
     return tuple(replace(column, width=widths.get(column.key, column.width)) for column in columns)
 
 
-def row_of(columns: Sequence[Column], item: Any, key: str, banner: Cell | None = None, part: bool = False) -> Row:
-    """The row of one item: a cell for every column. ``part``: it is something below an item."""
-    cells = [column.part(item) if part else column.cell(item) for column in columns]
+def row_of(columns: Sequence[Column], item: Any, key: str, banner: Cell | None = None) -> Row:
+    """The row of one item: a cell for every column."""
+    cells = [column.cell(item) for column in columns]
     return Row(key, tuple([Cell(cell) if isinstance(cell, str) else cell for cell in cells]), banner)
 
 
@@ -217,11 +198,7 @@ def fit(columns: Sequence[Column], width: int, hidden: Iterable[int] = ()) -> li
 
 
 def _width(columns: Sequence[Column], shown: Sequence[int]) -> int:
-    return sum(columns[index].width for index in shown) + sum(gap_after(columns[index]) for index in shown[:-1])
-
-
-def gap_after(column: Column) -> int:
-    return 0 if column.tight else column.gap
+    return sum(columns[index].width for index in shown) + sum(columns[index].gap for index in shown[:-1])
 
 
 FIGURE_MOST, WORDS_MOST = 16, 40  # cells that a column may grow to: a node may claim anything
@@ -381,13 +358,13 @@ def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int,
     line: list[Cell] = []
     for place, (index, width) in enumerate(shown):
         if place:
-            line.append(_GAPS[gap_after(columns[shown[place - 1][0]])])
-        if row.banner is not None and place and not columns[shown[place - 1][0]].tight:
+            line.append(_GAPS[columns[shown[place - 1][0]].gap])
+        if row.banner is not None and place and columns[shown[place - 1][0]].gap:
             rest = shown[place:]
-            room = sum(cells for _, cells in rest) + sum(gap_after(columns[index]) for index, _ in rest[:-1])
+            room = sum(cells for _, cells in rest) + sum(columns[index].gap for index, _ in rest[:-1])
             return [*line, Cell(clip(row.banner.text, room), row.banner.style)]
         cell, column = row.cells[index], columns[index]
-        if row.banner is not None and not column.tight and not cell.text:
+        if row.banner is not None and column.gap and not cell.text:
             cell = row.cells[index + 1]  # of a row that failed: nobody knew which column names it
         if isinstance(cell, FittedCell):
             line += cell.fitted(width)
@@ -404,7 +381,7 @@ def columns_line(columns: Sequence[Column], row: Row, shown: Sequence[tuple[int,
 def header_line(
     columns: Sequence[Column], shown: Sequence[tuple[int, int]], sort: tuple[str, bool] | None = None
 ) -> list[Cell]:
-    """The titles; beside that of the sorted column stands an arrow (down: largest first), between two columns where the
+    """The titles; beside that of the sorted column is an arrow (down: largest first), between two columns where the
     title takes all of its own.
     """
     titles = Row("", tuple([Cell(column.title, "head") for column in columns]))
@@ -414,7 +391,7 @@ def header_line(
         return line
     text = plain(line)
     column, width = columns[shown[at][0]], shown[at][1]
-    start = sum(cells + gap_after(columns[index]) for index, cells in shown[:at])
+    start = sum(cells + columns[index].gap for index, cells in shown[:at])
     title = cell_len(clip(column.title, width).rstrip())
     beside = (start + width - title - 1, start + width) if column.right else (start + title, start - 1)
     blank = next((place for place in beside if 0 <= place < len(text) and text[place] == " "), None)

@@ -130,7 +130,7 @@ def _doing(line: RankLine) -> Cell:
 
 _of = Column.of
 RANK_COLUMNS = (
-    Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), tight=True),
+    Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), gap=0),
     _of(
         "rank",
         "RANK",

@@ -54,8 +54,8 @@ class LazyRows(Sequence[Row]):
             try:
                 self._made[index] = self._make(index)
             except Exception as error:  # noqa: BLE001 - what a node says may find a bug: it costs its own row
-                key, told = self.keys[index], Cell(FAILURES.take("this row", error), "crit")
-                self._made[index] = Row(key, (Cell(""), Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), told)
+                key, failed = self.keys[index], Cell(FAILURES.take("this row", error), "crit")
+                self._made[index] = Row(key, (Cell(""), Cell(key, "crit"), *[Cell("")] * MOST_COLUMNS), failed)
         return self._made[index]
 
 

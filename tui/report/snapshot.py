@@ -24,8 +24,7 @@ from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
 from mltop.tui.render.ranks import OF_NO_JOB, RATES
 from mltop.tui.render.story import Scope, fold_alike, story_of_findings
 from mltop.tui.report.page import Page
-from mltop.tui.screens.row_context import RowContext
-from mltop.tui.screens.tables import gpu_rows, others_of, process_rows, ranks_of, unassigned_of
+from mltop.tui.screens.tables import RowContext, gpu_rows, others_of, process_rows, ranks_of, unassigned_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from mltop.tui.render.cells import Cell, clip, flow, line_width
 from mltop.tui.render.findings import folded_names
 from mltop.tui.render.glyphs import bar
 from mltop.tui.render.states import elapsed_text
+from mltop.tui.widgets.cell_view import FailSafe
 
 if TYPE_CHECKING:
     from mltop.probes.investigate.probing.wanted import ProbeProgress
@@ -187,29 +188,8 @@ class TypedBox(Input):
         return False
 
 
-class LineOfScreen(TypedBox):
-    """Enter is told to the screen at once: what is pressed next is a key again, not text."""
-
-    async def on_key(self, event: Key) -> None:
-        """Keys of this line count at once, not after the text that came behind them; what was still under way when the
-        line was closed goes on to those that it is for.
-        """
-        if not self.display:
-            event.prevent_default()
-            return
-        for binding in self._bindings.key_to_bindings.get(event.key, ()):
-            event.stop()
-            event.prevent_default()
-            await self.app.run_action(binding.action, self)
-
-    async def action_submit(self) -> None:
-        take = getattr(self.screen, "take_typed", None)
-        if take is not None:
-            take(self)
-
-
-class FilterHistory:
-    """Filters that were kept with Enter, the newest last."""
+class LineHistory:
+    """Lines that were kept with Enter, the newest last."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -226,36 +206,78 @@ class FilterHistory:
         return self._texts[-1 - age]
 
 
+class LineOfScreen(FailSafe, TypedBox):
+    """A line at the bottom of a pane that is typed, with earlier ones. ``age``: of the earlier one that is shown; -1:
+    what is being typed.
+    """
+
+    DEFAULT_CSS = """
+    LineOfScreen {
+        dock: bottom; height: 1; border: none; padding: 0; display: none; background: $background;
+    }
+    """
+    prompt = ""
+
+    def __init__(self, history: LineHistory, **options: Any) -> None:
+        super().__init__(**options)
+        self.history, self.age = history, -1
+        self._typed = ""
+
+    def open_with(self, text: str) -> None:
+        self.age, self.display = -1, True
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        """Put this in place of what is there."""
+        self.value = self.prompt + text
+        self.cursor_position = len(self.value)
+
+    def action_recall(self, step: int) -> None:
+        """Go to an earlier line, or back towards what was being typed."""
+        age = self.age + step
+        if not -1 <= age < len(self.history):
+            return
+        if self.age == -1:
+            self._typed = self.value.removeprefix(self.prompt)
+        self.age = age
+        self.write(self._typed if age == -1 else self.history[age])
+
+    async def on_key(self, event: Key) -> None:
+        """Keys of this line count at once, not after the text that came behind them; what was still under way when the
+        line was closed goes on to those that it is for.
+        """
+        if not self.display:
+            event.prevent_default()
+            return
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            event.stop()
+            event.prevent_default()
+            await self.app.run_action(binding.action, self)
+
+    async def action_submit(self) -> None:
+        """Enter is obeyed at once: what is pressed next is a key again, not text."""
+        self.take_typed()
+
+    def take_typed(self) -> None:
+        raise NotImplementedError
+
+
 class FilterBox(LineOfScreen):
-    """The line in which a filter is typed; Up and Down bring earlier ones."""
+    """The line in which a filter is typed. ``keep`` is called by Enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "recall(1)", "earlier", show=False),
         Binding("down", "recall(-1)", "later", show=False),
     ]
-    DEFAULT_CSS = """
-    FilterBox {
-        dock: bottom; margin-bottom: 2; height: 1; border: none; padding: 0; display: none; background: $background;
-    }
-    """
+    DEFAULT_CSS = "FilterBox { margin-bottom: 2; }"
 
-    def __init__(self, history: FilterHistory, **options: Any) -> None:
-        super().__init__(placeholder=PLACEHOLDER, **options)
-        self._history = history
-        self._age = -1  # of what is shown, in the history; -1: what is being typed
-        self._typed = ""
+    def __init__(self, history: LineHistory, keep: Callable[[str], None], **options: Any) -> None:
+        super().__init__(history, placeholder=PLACEHOLDER, **options)
+        self._keep = keep
 
     def open_with(self, text: str) -> None:
-        self._age, self.value, self.display = -1, text, True
+        super().open_with(text)
         self.select_all()
 
-    def action_recall(self, step: int) -> None:
-        """Go to an earlier filter, or back towards what was being typed."""
-        age = self._age + step
-        if not -1 <= age < len(self._history):
-            return
-        if self._age == -1:
-            self._typed = self.value
-        self._age = age
-        self.value = self._typed if age == -1 else self._history[age]
-        self.cursor_position = len(self.value)
+    def take_typed(self) -> None:
+        self._keep(self.value)

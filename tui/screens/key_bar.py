@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from mltop.tui.app.keys import APP_BINDINGS, key_name, kind_of, with_user_keys
 from mltop.tui.render.cells import Cell, line_width
-from mltop.tui.widgets.cell_view import MOVES, CellView
+from mltop.tui.widgets.cell_view import MOVES, CursorView
 
 GAP = "  "
 BETWEEN = 3  # cells at least between both halves
@@ -42,8 +42,8 @@ class Hint:
 
 
 def hints_of(own: Iterable[Binding], deeper: bool, past: bool, user_keys: Mapping[str, str]) -> list[Hint]:
-    """What stands at the right. ``own``: the bindings of the pane; ``deeper``: Esc leads back; ``past``: a moment of it
-    is shown, to which nothing can be done.
+    """What is shown at the right. ``own``: the bindings of the pane; ``deeper``: Esc leads back; ``past``: a moment of
+    it is shown, to which nothing can be done.
     """
     ends = ("help", "go_back") if deeper else ("help", "quit")
 
@@ -78,7 +78,7 @@ def _joined(bindings: Iterable[Binding]) -> list[Hint]:
 
 
 def pane_hints(active: str, width: int, user_keys: Mapping[str, str]) -> list[Hint]:
-    """What stands at the left: all panes, or the one the user is in and how to get to the others."""
+    """What is shown at the left: all panes, or the one the user is in and how to get to the others."""
     panes = [binding for binding in APP_BINDINGS if binding.action.startswith("pane(")]
     hints = [
         Hint(
@@ -95,7 +95,7 @@ def pane_hints(active: str, width: int, user_keys: Mapping[str, str]) -> list[Hi
     return [*(hint for hint in hints if hint.active), others]
 
 
-class KeyBar(CellView, can_focus=False):
+class KeyBar(CursorView, can_focus=False):
     """One line of hints, as many as fit."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
@@ -126,29 +126,27 @@ class KeyBar(CellView, can_focus=False):
             (left if lost in left else right).remove(lost)
         return left, right
 
-    def render_line(self, y: int) -> Strip:
-        if y:
-            return self.strip([], self.size.width)
+    def _placed(self) -> Iterator[tuple[int, Hint]]:
+        """Where each of them begins."""
         left, right = self.shown()
-        middle = max(0, self.size.width - _width(left) - _width(right))
-        return self.strip([*_line(left), Cell(" " * middle), *_line(right)], self.size.width)
-
-    async def on_click(self, event: events.Click) -> None:
-        left, right = self.shown()
-        start = 0
-        for hints, begins in ((left, 0), (right, self.size.width - _width(right))):
-            start = begins
+        for hints, begin in ((left, 0), (right, max(0, self.size.width - _width(right)))):
+            x = begin
             for hint in hints:
-                end = start + line_width(hint.cells)
-                if start <= event.x < end:
-                    await self._perform(hint.action)
-                    return
-                start = end + len(GAP)
+                yield x, hint
+                x += line_width(hint.cells) + len(GAP)
 
+    def render_line(self, y: int) -> Strip:
+        line: list[Cell] = []
+        for x, hint in self._placed() if not y else ():
+            line += [Cell(" " * (x - line_width(line))), *hint.cells]
+        return self.strip(line, self.size.width)
 
-def _line(hints: Sequence[Hint]) -> list[Cell]:
-    return [cell for hint in hints for cell in (Cell(GAP), *hint.cells)][1:]
+    def on_click(self, event: events.Click) -> None:
+        for x, hint in self._placed():
+            if x <= event.x < x + line_width(hint.cells):
+                self.call_later(self._perform, hint.action)
+                return
 
 
 def _width(hints: Sequence[Hint]) -> int:
-    return line_width(_line(hints))
+    return sum(line_width(hint.cells) + len(GAP) for hint in hints) - len(GAP) * bool(hints)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.model import Gap, HostSample
+from mltop.probes.model import Gap
 from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, counted, known, number, of, percent, seconds
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.tui.render.cells import Cell, flow, meter, wrap
@@ -91,11 +91,12 @@ def host_cells(node: NodeView, width: int) -> list[Cell]:
     host = node.sample.host
     is_wide = width >= WIDE
     meter = 8 if is_wide else 5
-    cpus, used = percent(host.cpu_fraction), _used_memory(host)
+    total, available = host.memory_total_bytes, host.memory_available_bytes
+    cpus, used = percent(host.cpu_fraction), None if total is None or available is None else total - available
     if is_wide and host.cpu_count is not None and host.cpu_fraction is not None:
         cpus = f"{round(host.cpu_fraction * host.cpu_count)} of {host.cpu_count} CPUs"
-    share = ratio(used, host.memory_total_bytes)
-    memory = of(bytes_text(used), bytes_text(host.memory_total_bytes)) if is_wide else percent(share)
+    share = ratio(used, total)
+    memory = of(bytes_text(used), bytes_text(total)) if is_wide else percent(share)
     received, sent = host.network_rx_bytes_per_s, host.network_tx_bytes_per_s
     network = f"{_per_s(received)} in  {_per_s(sent)} out" if is_wide else _per_s(_sum(received, sent))
     shm = ratio(host.shm_used_bytes, host.shm_total_bytes)
@@ -126,12 +127,6 @@ def metered(label: str, share: float | None, text: str, cells: int) -> list[Cell
 
 def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
-
-
-def _used_memory(host: HostSample) -> int | None:
-    if host.memory_total_bytes is None or host.memory_available_bytes is None:
-        return None
-    return host.memory_total_bytes - host.memory_available_bytes
 
 
 def _per_s(value: float | None) -> str:

@@ -13,12 +13,14 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
+from mltop.probes.investigate.acting import RankProcess
 from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.vocabulary import Act
 from mltop.probes.reach.view import NodeView
-from mltop.tui.app.keys import PANE_BINDINGS, named
+from mltop.tui.app.keys import ASKS, PANE_BINDINGS, named
 from mltop.tui.app.navigation import Location
 from mltop.tui.app.past.track import DRAWN_S, ShownHistory
+from mltop.tui.app.resources import Scene
 from mltop.tui.app.stalls import question_line
 from mltop.tui.render.advice import KEYCAPS, keys_on
 from mltop.tui.render.answer import Answer, answer_of
@@ -37,11 +39,11 @@ from mltop.tui.screens.bars import (
     typing_line,
     waiting_for,
 )
-from mltop.tui.screens.command_line import CommandBox, CommandedScreen, CommandList
+from mltop.tui.screens.command_line import CommandBox, CommandList
 from mltop.tui.screens.key_bar import Hint, KeyBar, hints_of
 from mltop.tui.screens.problems import Problems
-from mltop.tui.screens.row_context import RowContext
-from mltop.tui.screens.tables import rank_of
+from mltop.tui.screens.tabled import TabledScreen
+from mltop.tui.screens.tables import RowContext, rank_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 
@@ -65,7 +67,10 @@ class Memo(Generic[Made]):
 
     def get(self, source: tuple[object, ...], make: Callable[[], Made]) -> Made:
         """``source``: figures, names and tuples of them are compared by value; other objects are the same or not."""
-        if self._last is None or not all(map(_same, source, self._last[0])):
+        before = self._last[0] if self._last is not None else (None,) * len(source)
+        pairs = zip(source, before, strict=True)
+        same = all(new is old or (isinstance(new, (int, float, str, tuple)) and new == old) for new, old in pairs)
+        if self._last is None or not same:
             self._last = source, make()
         return self._last[1]
 
@@ -81,29 +86,30 @@ class TextLines(CellLines, can_focus=False):
 class AnswerLine(TextLines):
     """Line 1."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._over = ""
-
-    def set_answer(self, line: list[Cell], over: str) -> None:
-        """``over``: what lies over the whole line, of palette.OVERS."""
-        if over != self._over:
-            self._over = over
-            self.refresh()
-        self.set_lines([line])
-
-    def content(self, y: int) -> tuple[Sequence[Cell] | None, str]:
-        line, over = super().content(y)
-        return line, self._over if line is not None else over
-
     def on_click(self, event: events.Click) -> None:
         event.stop()
         if isinstance(self.screen, Pane) and self.screen.mltop.picture is not None:
             self.screen.mltop.action_pane("incidents")
 
 
-class Pane(CommandedScreen):
-    """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them."""
+# Of panes in which ranks can be selected, of those about one node, and of those about something that a node has.
+RANK_KEYS: list[BindingType] = [
+    Binding("f9,K", "signal", "signal", tooltip=f"send a signal to the selected ranks{ASKS}"),
+    Binding("C", "native", "C frames", show=False, tooltip="dump the selected rank once more, with the frames of C"),
+]
+NODE_KEYS: list[BindingType] = [
+    Binding("n", "neighbour(1)", "next node", show=False, tooltip="to the next node"),
+    Binding("N", "neighbour(-1)", "node before", show=False, tooltip="to the node before"),
+]
+DIAGNOSE = Binding("H", "diagnose", "diagnose", show=False, tooltip=f"run dcgmi diag -r 1 on this node{ASKS}")
+
+
+class Pane(TabledScreen):
+    """Subclasses compose ``body`` and fill it in ``fill``, tables through ``put``: filter and sort act on them.
+    ``of_node``: it is about one node.
+    """
+
+    of_node = False
 
     BINDINGS: ClassVar[list[BindingType]] = PANE_BINDINGS  # type: ignore[assignment]
     AUTO_FOCUS = "LineTable"
@@ -139,11 +145,11 @@ class Pane(CommandedScreen):
         yield AnswerLine(id="answer")
         yield TextLines(id="head")
         yield from self.body()
-        yield FilterBox(self.mltop.filter_history, id="filter")
+        yield FilterBox(self.mltop.filter_history, self.keep_typed, id="filter")
         yield TextLines(id="status")
         yield KeyBar(self.perform, id="keys")
         yield CommandList(id="offers")
-        yield CommandBox(id="command")
+        yield CommandBox(self.mltop.command_history, self.mltop.run_order, self._command_closed, id="command")
 
     def body(self) -> Iterable[Widget]:
         """The widgets between header and status line."""
@@ -173,6 +179,70 @@ class Pane(CommandedScreen):
         number = "?" if rank is None or rank.rank is None else str(rank.rank)
         self.mltop.drill(Location("rank", node, pid=int(pid), label=f"rank {number}"))
 
+    # The command line.
+
+    @property
+    def typing(self) -> bool:
+        """Whether what is pressed is text."""
+        return self.filtering or (self.is_composed and bool(self.query_one(CommandBox).display))
+
+    def open_command_line(self, text: str, scene: Scene) -> None:
+        self.query_one(CommandBox).open_on(text, scene)
+
+    def _command_closed(self) -> None:
+        if (view := self.view_at_cursor()) is not None:
+            self.set_focus(view)
+        self.draw()
+
+    def clear_filter(self) -> bool:
+        """Or only closes the command line."""
+        if self.typing and not self.filtering:
+            self.query_one(CommandBox).close()
+            return True
+        return super().clear_filter()
+
+    def node_here(self) -> NodeView | None:
+        """The node that the pane was opened for, or the first one."""
+        return self.node_view(self.mltop.trail.here.node) or next(iter(self.nodes), None)
+
+    def node_at_cursor(self) -> str:
+        node = self.node_here() if self.of_node else None
+        return node.node if node is not None else ""
+
+    def action_neighbour(self, step: int) -> None:
+        """Go to the next node, from the last one to the first."""
+        names = [node.node for node in self.nodes]
+        if len(names) > 1:
+            name = names[(names.index(self.node_at_cursor()) + step) % len(names)]
+            self.mltop.beside(Location(self.mltop.trail.here.pane, name))
+        else:
+            self.mltop.tell(Notice("one node is watched: there is no next one", "warn"))
+
+    # Ranks.
+
+    def ranks_selected(self) -> list[RankProcess]:
+        """Those that a key of RANK_KEYS goes to."""
+        return []
+
+    def ranks_of_keys(self, keys: Iterable[str]) -> list[RankProcess]:
+        """The ranks of rows of a rank table ("node/pid"), as they are now."""
+        places = [key.rpartition("/") for key in keys]
+        ranks = [(node, rank_of(self.node_view(node), int(pid))) for node, _, pid in places if pid.isdecimal()]
+        return [RankProcess.of(node, rank) for node, rank in ranks if rank is not None]
+
+    def action_signal(self) -> None:
+        if ranks := self.ranks_selected():
+            self.mltop.ask_signal(ranks)
+        else:
+            self.mltop.tell(Notice(f"no rank is selected: {KEYCAPS['next_table']} goes to the ranks", "warn"))
+
+    def action_native(self) -> None:
+        ranks = self.ranks_selected()
+        if len(ranks) == 1:
+            self.mltop.dump_native(ranks[0], self.open_rank)
+        else:
+            self.mltop.tell(Notice(f"C frames are dumped of one rank, {len(ranks) or 'none'} are selected", "warn"))
+
     # Marks.
 
     def action_mark(self) -> None:
@@ -181,7 +251,7 @@ class Pane(CommandedScreen):
         if len(self.nodes) < 2:
             self.mltop.tell(ONE_NODE)
         elif node:
-            self.mltop.selection.toggle(node)
+            self.mltop.selection.symmetric_difference_update((node,))
             self.draw()
         else:
             self.mltop.tell(Notice("no node is under the cursor", "warn"))
@@ -238,8 +308,7 @@ class Pane(CommandedScreen):
             return
         picture = self.mltop.picture
         failed = [Cell(self.mltop.trail.here.title, "title"), Cell("  the totals could not be made", "crit")]
-        head = guarded("the header", lambda: self._head_line(picture), failed)
-        self.query_one("#head", CellLines).set_lines([head])
+        self.query_one("#head", CellLines).set_lines([guarded("the header", lambda: self._head_line(picture), failed)])
         if picture is not None:
             self._fill(picture)
             self.part("the cursor", self.place_cursors)
@@ -263,7 +332,9 @@ class Pane(CommandedScreen):
         key, does = guarded("the key of line 1", lambda: self._leads_on(answer), nothing)
         if self.has_class("-low") and picture is not None:  # line 2, which says it, is not there
             key, does = self._not_now(picture) or (key, does)
-        self.query_one(AnswerLine).set_answer(answer.line(self.size.width, key, does), answer.over)
+        shown = self.query_one(AnswerLine)
+        shown.over = answer.over
+        shown.set_lines([answer.line(self.size.width, key, does)])
         self.mltop.set_terminal_title(answer.title)
 
     def _leads_on(self, answer: Answer) -> tuple[str, str]:
@@ -298,8 +369,8 @@ class Pane(CommandedScreen):
 
     def opens(self, answer: Answer) -> tuple[str, str]:
         """Enter, while the cursor is on what line 1 says; else the pane that lists it."""
-        parts = (part.display and part.has_focus and part.is_at(answer.about) for part in self.query(Problems))
-        return KEYCAPS["open" if any(parts) else "incidents"], "opens"
+        is_there = any(part.display and part.is_at(answer.about) for part in self.query(Problems))
+        return KEYCAPS["open" if is_there else "incidents"], "opens"
 
     @property
     def acts(self) -> Mapping[Act, str]:
@@ -347,20 +418,13 @@ class Pane(CommandedScreen):
         self.call_after_refresh(self.draw)
 
     def _head_line(self, picture: Picture | None) -> list[Cell]:
-        width, app = self.size.width, self.mltop
+        app, width = self.mltop, self.size.width
         if picture is None:
             return [Cell(app.session.title, "title")]
         clock = Cell(f" {chip} ", "chip-time") if (chip := app.chip()) else None
-        motions, marked = picture.motions, len(app.selection)
-        return header_cells(
-            picture.view,
-            self.titles(picture),
-            width,
-            clock=clock,
-            marked=marked,
-            motions=motions,
-            totals=picture.totals,
-        )
+        view, marked, motions, totals = picture.view, len(app.selection), picture.motions, picture.totals
+        titles = self.titles(picture)
+        return header_cells(view, titles, width, clock=clock, marked=marked, motions=motions, totals=totals)
 
     def titles(self, picture: Picture) -> list[str]:
         """What line 2 begins with, the longest first: what is watched, and where the user is."""
@@ -394,7 +458,7 @@ class Pane(CommandedScreen):
         return None
 
     def _quiet_line(self, width: int) -> list[Cell] | None:
-        """What stands in the status line while nothing runs and nothing is asked."""
+        """What the status line shows while nothing runs and nothing is asked."""
         app = self.mltop
         if app.notice is not None:
             return notice_line(app.notice, width)
@@ -420,9 +484,10 @@ class Pane(CommandedScreen):
 
     def hints(self) -> list[Hint]:
         """What the key bar shows at its right, in its order."""
-        return hints_of(
-            self.pane_bindings(), self.mltop.trail.depth > 1, self.mltop.moment is not None, self.mltop.config.keys
-        )
+        app = self.mltop
+        hints = hints_of(self.pane_bindings(), app.trail.depth > 1, app.moment is not None, app.config.keys)
+        # A signal is offered only with the cursor on a rank.
+        return [hint for hint in hints if hint.kind != "signal" or (self.nodes and self.ranks_selected())]
 
     async def perform(self, action: str) -> None:
         """Run the action of a binding wherever it belongs: the focused widget, this pane, or the app."""

@@ -89,7 +89,11 @@ def narrowed(rows: Sequence[Row], keep: Filter, sort: Sort | None, findings: Fin
         return rows
     indexes: Sequence[int] = range(len(rows))
     if isinstance(rows, SubjectRows) and not keep.empty:
-        keeps = partial(_keeps, keep, rows, findings)
+        words = bool(keep.words)
+
+        def keeps(index: int) -> bool:
+            return keep.keeps(rows.subject_with(index, findings, needs_text=words))
+
         indexes = [index for index in indexes if guarded("the filter", partial(keeps, index), True)]
     elif not keep.empty:
         indexes = [index for index in indexes if keep.row(rows[index].text)]
@@ -97,10 +101,6 @@ def narrowed(rows: Sequence[Row], keep: Filter, sort: Sort | None, findings: Fin
         indexes = sorted_indexes(indexes, partial(rows.value, sort.column), sort.reverse)
     keys = row_keys(rows)
     return LazyRows([keys[index] for index in indexes], lambda at: rows[indexes[at]])
-
-
-def _keeps(keep: Filter, rows: SubjectRows, findings: FindingsOf, index: int) -> bool:
-    return keep.keeps(rows.subject_with(index, findings, needs_text=bool(keep.words)))
 
 
 def why_empty(rows: Sequence[Row], keep: Filter, findings: FindingsOf) -> str:

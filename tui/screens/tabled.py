@@ -14,7 +14,7 @@ from mltop.tui.render.cells import Cell, Column, Row
 from mltop.tui.render.empty import empty_text
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.rows import Sort
-from mltop.tui.screens.bars import FilterBox, LineOfScreen, Notice
+from mltop.tui.screens.bars import FilterBox, Notice
 from mltop.tui.screens.rows import FindingsOf, by_node, first_sort, narrowed, next_sort, why_empty
 from mltop.tui.screens.tables import rank_of
 from mltop.tui.widgets.cell_lines import CellLines
@@ -89,7 +89,7 @@ class TabledScreen(FailSafe, CursorScreen):
         """Put filtered and sorted rows into a table of this pane; lazy ones stay lazy where nothing is asked of them.
 
         An expression with fields is asked of ``SubjectRows`` only: other rows have no fields, and all stay.
-        ``empty_text`` stands in an empty table in place of the table's own text.
+        ``empty_text`` is shown in an empty table in place of the table's own text.
         """
         guarded(f"a table of {self.mltop.trail.here.title}", lambda: self._put(table, columns, rows, empty_text), None)
 
@@ -193,11 +193,6 @@ class TabledScreen(FailSafe, CursorScreen):
         return self.filter.row(text)
 
     @property
-    def typing(self) -> bool:
-        """Whether what is pressed is text."""
-        return self.filtering
-
-    @property
     def filtering(self) -> bool:
         """Whether the filter's line is open."""
         return self.is_composed and bool(self.query_one(FilterBox).display)
@@ -218,9 +213,9 @@ class TabledScreen(FailSafe, CursorScreen):
         self.filter = meanwhile(self.filter, self._draft, fields=not self.lines_are)
         self.draw()
 
-    def take_typed(self, box: LineOfScreen) -> None:
-        """Enter in a line of this screen."""
-        self._draft = parse(box.value)  # the last letter may not have been told yet
+    def keep_typed(self, text: str) -> None:
+        """Enter in the filter's line."""
+        self._draft = parse(text)  # the last letter may not have been reported yet
         self._refused = bool(self._draft.problem)
         if not self._refused:
             self.filter = self._draft  # also a word that might have become the name of a field
@@ -311,7 +306,7 @@ class TabledScreen(FailSafe, CursorScreen):
     # Keys.
 
     def copy_text(self) -> str:
-        """What `y` copies: all that stands under the cursor."""
+        """What `y` copies: all that is under the cursor."""
         view = self.view_at_cursor()
         return view.text_at_cursor() if view is not None else ""
 

@@ -1,4 +1,4 @@
-"""GPUs and ranks as rows that are only made when they are looked at: 4,096 of them cost little."""
+"""GPUs and ranks as rows that are only made when they are looked at, and what they show beside their samples."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from mltop.probes.judge.states import States
+from mltop.probes.judge.states import States, is_working
 from mltop.probes.model import Gap, GpuProcess, GpuSample, JobKey, RankSample
+from mltop.probes.model.incident import IDLE, STANDING_STATES, WORKS, Doing
 from mltop.probes.model.sample import unplaced
 from mltop.probes.model.units import bytes_text, percent
 from mltop.probes.reach.view import NodeView
+from mltop.tui.app.feed import Picture
+from mltop.tui.app.past.track import Track, Values
 from mltop.tui.filters import Subject
-from mltop.tui.filters.fields import users_of
+from mltop.tui.filters.fields import gpu_bytes_of, gpus_of, users_of
 from mltop.tui.render.cells import Cell, Column, Row, Value, aged
+from mltop.tui.render.earlier import EarlierRanks
+from mltop.tui.render.fleet.heat import FINE, Trouble, troubles
 from mltop.tui.render.glyphs import GLYPHS
-from mltop.tui.render.gpus.table import GPU_COLUMNS, free_row, gpu_columns, gpu_row, gpu_value, mig_row
+from mltop.tui.render.gpus.lanes import activity_of, held_shares, held_spans, shares_of
+from mltop.tui.render.gpus.table import GPU_COLUMNS, GpuLine, free_row, gpu_columns, gpu_row, gpu_value, mig_row
+from mltop.tui.render.graph import GraphCell, Span
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.ranks import (
     NO_JOB,
     RANK_COLUMNS,
     RATES,
+    RankLine,
     is_unassigned,
     layout_cell,
     rank_columns,
@@ -29,14 +37,106 @@ from mltop.tui.render.ranks import (
     short_command,
 )
 from mltop.tui.render.states import state_word
-from mltop.tui.screens.row_context import RowContext
 from mltop.tui.screens.rows import SubjectRows
+
+Tracks = Callable[[NodeView, int], "Track | None"]
+
+
+class RowContext:
+    """Of one picture. ``track``: the last ten minutes of a GPU, None where nothing was kept of it."""
+
+    def __init__(
+        self, picture: Picture, earlier: EarlierRanks, track: Tracks, past: bool = False, settled: bool = True
+    ) -> None:
+        """``past``: the picture is of a moment of the past; ``settled``: nothing more comes to be known of it."""
+        self._past = past
+        self.settled = settled
+        self.picture = picture
+        self.earlier = earlier
+        self.now = picture.view.taken_at
+        self.track = track
+        self._troubles: Mapping[str, Trouble] | None = None
+
+    def moment(self, node: NodeView) -> float | None:
+        """That of the past which is shown, by the node's clock; None: now is shown."""
+        return node.sample.sampled_at if self._past and node.sample is not None else None
+
+    @property
+    def troubles(self) -> Mapping[str, Trouble]:
+        """By node: what findings say of it and its GPUs."""
+        if self._troubles is None:
+            self._troubles = troubles(self.picture.findings)
+        return self._troubles
+
+    def doing_of_gpu(self, node: NodeView, gpu: GpuSample, ranks: Sequence[RankSample]) -> Doing:
+        return self.picture.states.gpu(node.node, gpu, ranks, gpu.processes)
+
+    def gpu_line(self, node: NodeView, gpu: GpuSample, graph: bool = True) -> GpuLine:
+        """``graph``: with its last ten minutes."""
+        ranks = users_of(node, gpu)
+        doing = self.doing_of_gpu(node, gpu, ranks)
+        simulated = node.sample is not None and node.sample.simulated
+        line = GpuLine(gpu, ranks, simulated, doing, self.now, self.mark(node, gpu, doing))
+        track = self.track(node, gpu.index) if graph else None
+        return line if track is None else self._with_graphs(line, node, track)
+
+    def mark(self, node: NodeView, gpu: GpuSample, doing: Doing) -> str:
+        """The style of the gravest that is wrong with this GPU: "stands" of what holds a job up, crit, warn or ""."""
+        if doing.state == "stands":
+            return "stands"
+        if gpu.state != "ok":
+            return "crit"
+        trouble = self.troubles.get(node.node, FINE)
+        styles = (trouble.gpus.get(gpu.index, ""), trouble.all_gpus)
+        return "crit" if "crit" in styles else "warn" if "warn" in styles else ""
+
+    def _with_graphs(self, line: GpuLine, node: NodeView, track: Track) -> GpuLine:
+        held = held_spans(track)
+
+        def graph(spans: tuple[Span, ...], values: Callable[[], Values]) -> GraphCell:
+            return GraphCell("", "", track.slot, track.step_s, spans, self.moment(node), values)
+
+        clocks = graph(held, lambda: shares_of(track.clock_mhz, line.gpu.sm_clock_max_mhz))
+        activity = graph((*held, *self.spans(line.doing, line.ranks)), lambda: activity_of(track)[1])
+        return line._replace(graph=activity, clocks=clocks, shares=held_shares(track))
+
+    def spans(self, doing: Doing, ranks: Sequence[RankSample]) -> tuple[Span, ...]:
+        """When it waited, or held others up."""
+        spans = [
+            Span(incident.since, incident.until, "graph-waits")
+            for incident in self.picture.incidents
+            if incident.kind in ("hang", "crash") and incident.since is not None and incident.until is not None
+            if any((rank.job, rank.uid) == (incident.job, incident.uid) for rank in ranks)
+        ]
+        if doing.since is not None and doing.state in STANDING_STATES | {"alone"}:
+            spans.append(Span(doing.since, None, "graph-crit" if doing.state in ("stands", "alone") else "graph-waits"))
+        return tuple(spans)
+
+    def rank_line(self, node: NodeView, rank: RankSample) -> RankLine:
+        """Without its rates."""
+        doing = self.picture.states.rank(node.node, rank, rank.state)
+        if doing.state in ("unknown", "works"):
+            doing = self._by_its_gpus(node, rank, doing)
+        return RankLine(node.node, rank, None, doing, self.now, gpu_bytes_of(node, rank))
+
+    def _by_its_gpus(self, node: NodeView, rank: RankSample, doing: Doing) -> Doing:
+        """Of a rank that works, whether it is held down; of one of which nothing is known, whether anything runs."""
+        gpus = gpus_of(node, rank)
+        held = [self.doing_of_gpu(node, gpu, [rank]) for gpu in gpus]
+        throttled = next((one for one in held if one.state == "throttled"), None)
+        if throttled is not None:
+            return throttled
+        works = [is_working(gpu) for gpu in gpus]
+        if doing.state != "unknown" or not works or None in works:
+            return doing
+        return WORKS if any(works) else IDLE
+
 
 NO_SAMPLE = "{} unknown: no sample"
 
 Table = tuple[Sequence[Column], Sequence[Row], str]  # columns, rows, what an empty table says ("": its own text)
 RankOfNode = tuple[NodeView, RankSample]
-Marked = Callable[[str], str]  # of a node's name: what stands before it when the user marked it, else ""
+Marked = Callable[[str], str]  # by a node's name: what is shown before it where the user marked it, else ""
 
 
 def rank_rows(
@@ -62,7 +162,7 @@ def rank_rows(
 def process_rows(
     shown: Sequence[RankOfNode], context: RowContext, depths: Sequence[int] = (), marked: Marked | None = None
 ) -> tuple[Sequence[Column], SubjectRows]:
-    """The columns that suit these processes, and a row of each. ``depths``: of those that stand below a parent."""
+    """The columns that suit these processes, and a row of each. ``depths``: of those below a parent."""
     earlier = context.earlier
 
     def make(index: int) -> Row:
@@ -123,7 +223,7 @@ def _prefixed(row: Row, start: str, columns: Sequence[Column], key: str, style: 
 
 
 def in_tree(shown: Sequence[RankOfNode]) -> tuple[list[RankOfNode], list[int]]:
-    """Each process followed by its children, and how deep each stands. Of children that have no row of their own only
+    """Each process followed by its children, and how deep each is. Of children that have no row of their own only
     the pid is known.
     """
     own = {(node.node, rank.pid): (node, rank) for node, rank in shown}
@@ -133,41 +233,35 @@ def in_tree(shown: Sequence[RankOfNode]) -> tuple[list[RankOfNode], list[int]]:
         node, owner = own[name, parent]
         child = own.get((name, pid)) or (node, RankSample(pid, user=owner.user, job=owner.job, uid=owner.uid))
         below.setdefault((name, parent), []).append(child)
+    roots = [(node, rank) for node, rank in shown if (node.node, rank.pid) not in parents]
     ordered: list[RankOfNode] = []
     depths: list[int] = []
-    pending = [(pair, 0) for pair in reversed(shown) if (pair[0].node, pair[1].pid) not in parents]
-    while pending:
-        (node, rank), depth = pending.pop()
-        ordered.append((node, rank))
-        depths.append(depth)
-        pending += [(child, depth + 1) for child in reversed(below.get((node.node, rank.pid), []))]
+    seen: set[tuple[str, int]] = set()
+    for root in (*roots, *shown):  # those of a circle, which a node may claim, have no root
+        pending = [(root, 0)]
+        while pending:
+            (node, rank), depth = pending.pop()
+            if (node.node, rank.pid) not in seen:
+                seen.add((node.node, rank.pid))
+                ordered.append((node, rank))
+                depths.append(depth)
+                pending += [(child, depth + 1) for child in reversed(below.get((node.node, rank.pid), []))]
     return ordered, depths
 
 
 def _parents(shown: Sequence[RankOfNode]) -> dict[tuple[str, int], int]:
-    """Of processes (node, pid) the parent's pid, where that has a row; without circles, which a node may claim."""
+    """Of processes (node, pid) the parent's pid, where that has a row."""
     own = {(node.node, rank.pid) for node, rank in shown}
     parents: dict[tuple[str, int], int] = {}
     for node, rank in shown:
         for child in rank.children:
             if child != rank.pid:
                 parents.setdefault((node.node, child), rank.pid)
-        processes = [process for gpu in gpus_of(node) for process in gpu.processes or ()]
+        processes = [process for gpu in sampled_gpus(node) for process in gpu.processes or ()]
         for process in (one for one in processes if one.pid == rank.pid):
             if process.ppid is not None and process.ppid != rank.pid and (node.node, process.ppid) in own:
                 parents.setdefault((node.node, rank.pid), process.ppid)
-    return {key: parent for key, parent in parents.items() if not _comes_back(key, parents)}
-
-
-def _comes_back(key: tuple[str, int], parents: Mapping[tuple[str, int], int]) -> bool:
-    name, start = key
-    seen, pid = {start}, parents.get(key)
-    while pid is not None:
-        if pid in seen:
-            return True
-        seen.add(pid)
-        pid = parents.get((name, pid))
-    return False
+    return parents
 
 
 def others_of(node: NodeView | None) -> list[RankSample]:
@@ -176,7 +270,7 @@ def others_of(node: NodeView | None) -> list[RankSample]:
     """
     listed = {rank.pid for rank in (*ranks_of(node), *unassigned_of(node))}
     found: dict[int, RankSample] = {}
-    for gpu in gpus_of(node):
+    for gpu in sampled_gpus(node):
         apart = unplaced(gpu, ranks_of(node))
         for process in gpu.processes or ():
             if process.pid in listed or (process.absent == "elsewhere" and process not in apart):
@@ -201,13 +295,13 @@ _ABSENT = {"ended": "ended", "elsewhere": "in another namespace", "hidden": "hid
 
 
 def _by_job_and_rank(pair: RankOfNode, states: States) -> tuple[bool, str, bool, float, str, int]:
-    """Jobs that stand before those that are well, of a job those first that hold it up."""
+    """Stuck jobs before others, in each the blocking ranks first."""
     node, rank = pair
     held_up_by = states.rank(node.node, rank, rank.state).state in ("stands", "alone", "ended")
     of_job = states.job(node.node, rank.job, rank.uid)
-    stands = of_job is not None and of_job.stands
+    is_stuck = of_job is not None and of_job.stands
     number = float("inf") if rank.rank is None else rank.rank
-    return not stands, rank.job, not held_up_by, number, node.node, rank.pid
+    return not is_stuck, rank.job, not held_up_by, number, node.node, rank.pid
 
 
 def _why_no_ranks(nodes: Sequence[NodeView]) -> str:
@@ -257,7 +351,7 @@ def gpu_rows(
 
 def free_gpus(node: NodeView, context: RowContext) -> list[GpuSample]:
     """Those that nobody uses and nothing is wrong with, where there are several and others are used."""
-    gpus = gpus_of(node)
+    gpus = sampled_gpus(node)
     free = [gpu for gpu in gpus if guarded("a GPU", partial(_is_free, node, gpu, context), False)]
     return free if 1 < len(free) < len(gpus) else []
 
@@ -274,12 +368,12 @@ def is_live(node: NodeView) -> bool:
 # None where nothing is known of a node.
 
 
-def gpus_of(node: NodeView | None) -> Sequence[GpuSample]:
+def sampled_gpus(node: NodeView | None) -> Sequence[GpuSample]:
     return node.sample.gpus if node is not None and node.sample is not None else ()
 
 
 def gpu_of(node: NodeView | None, index: int | None) -> GpuSample | None:
-    return next((gpu for gpu in gpus_of(node) if gpu.index == index), None)
+    return next((gpu for gpu in sampled_gpus(node) if gpu.index == index), None)
 
 
 def gaps_of(node: NodeView | None) -> Sequence[Gap]:

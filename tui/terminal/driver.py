@@ -1,7 +1,7 @@
 """The terminal's driver: Textual's for Linux, which asks ten times a second for keys. Here they are waited for.
 
 Nothing here holds up the loop: what a terminal does not take is dropped and painted anew later, one that is gone is
-told to the app, and while another program has it (``Guest``) nothing is written.
+reported to the app, and while another program has it (``Guest``) nothing is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import selectors
 import signal
 import subprocess
 import termios
-import threading
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,7 +31,6 @@ KEYS_BYTES = 4096  # read at once
 LEAVE = b"\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[?1049l\x1b[?25h\x1b[?7h"
 LAST_WORDS_S = 1.0  # for a terminal to take what is written last
 GUEST_GRACE_S = 0.2  # for a program to go when it is hung up
-GUEST_LOOK_S = 0.01  # between two looks whether it has
 
 
 class TerminalGone(Message):
@@ -80,7 +78,7 @@ class WaitingDriver(LinuxDriver):
 
     def stop_application_mode(self) -> None:
         super().stop_application_mode()
-        self.lent = True  # what is painted from here on would stand on the shell's screen
+        self.lent = True  # what is painted from here on would be on the shell's screen
 
     def stop(self) -> None:
         """Leave the terminal to the shell that started us until it has us go on; without one, go on at once."""
@@ -185,7 +183,7 @@ class WaitingDriver(LinuxDriver):
 
 
 class _Written:
-    """What the writer's thread writes to: a terminal that fails is told once, and takes no more."""
+    """What the writer's thread writes to: a terminal that fails is reported once, and takes no more."""
 
     def __init__(self, file: TextIO, failed: Any) -> None:
         self._file, self._failed = file, failed
@@ -222,29 +220,12 @@ class Guest:
 
     async def ended(self) -> int:
         """Its exit code. The loop goes on until then."""
-        loop = asyncio.get_running_loop()
-        end = asyncio.Event()
-
-        def wait() -> None:
-            with suppress(ChildProcessError):  # it was collected meanwhile
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(end.set)
-
-        threading.Thread(target=wait, name="guest", daemon=True).start()
-        await end.wait()
-        left = [group for group in self._left_by_the_dead() if _is_sent(group, signal.SIGHUP)]
-        code = self._process.wait()  # until here its number was nobody else's
-        for number in (0, signal.SIGKILL):
-            left = [group for group in left if _is_sent(group, number)]
-            deadline = loop.time() + GUEST_GRACE_S
-            while any(_is_sent(group, 0) for group in left) and loop.time() < deadline:
-                await asyncio.sleep(GUEST_LOOK_S)
-        self._take_back()
-        return code
+        return await asyncio.to_thread(self._process.wait)
 
     def hang_up(self) -> None:
-        """End it as a terminal does that is closed; what it has in the foreground too. Then it is killed."""
+        """Take the terminal back. What still runs is ended as by a terminal that is closed, with what it has in the
+        foreground; then it is killed.
+        """
         for number, wait_s in ((signal.SIGHUP, GUEST_GRACE_S), (signal.SIGKILL, GUEST_GRACE_S)):
             if self._process.poll() is None:
                 with suppress(OSError):
@@ -255,35 +236,10 @@ class Guest:
                 self._process.send_signal(signal.SIGCONT)
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(wait_s)
-        self._take_back()
-
-    def _left_by_the_dead(self) -> list[int]:
-        """Process groups that a shell which did not end by itself has left at the terminal.
-
-        What its prompt runs gives the terminal back to it when it is done: to a process that is no more.
-        """
-        try:
-            dead = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if dead is None or dead.si_code == os.CLD_EXITED:
-                return []
-            return sorted({self._process.pid, os.tcgetpgrp(self._fd)} - {0, os.getpgrp()})
-        except OSError:  # it was collected meanwhile, or there is no terminal any more
-            return []
-
-    def _take_back(self) -> None:
-        """Be in the foreground again: a shell that was killed could not see to that."""
+        # Be in the foreground again: a shell that was killed cannot see to that.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTOU,))
         try:
             with suppress(OSError):
                 os.tcsetpgrp(self._fd, os.getpgrp())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _is_sent(group: int, number: int) -> bool:
-    """Whether there is such a process group; 0 only asks."""
-    try:
-        os.killpg(group, number)
-    except OSError:
-        return False
-    return True

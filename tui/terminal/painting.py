@@ -1,10 +1,10 @@
-"""What is written to the terminal: of what Textual paints only the cells that look different from what stands there.
+"""What is written to the terminal: of what Textual paints only the cells that look different from what is there.
 
 Textual paints whole widgets' lines, with all colours for every few letters. Here what the terminal shows is known cell
 by cell, so that a screen on which nothing changes costs nothing, and one number some forty bytes.
 
 Terminals do not agree on how wide emoji and other rare characters are. A line that has or had one is painted whole,
-and behind every such character the cursor is told anew where it is: what is right of it stands where it should.
+and behind every such character the cursor is placed anew: what is right of it is where it should be.
 """
 
 from __future__ import annotations
@@ -36,32 +36,14 @@ if TYPE_CHECKING:
 FILLED_S = 0.05  # the first frame of a screen does not wait for its content for longer
 
 # One cell everywhere: letters, lines, blocks, and the arrows, dashes and marks that are no emoji.
-_NARROW = frozenset(
-    map(
-        chr,
-        (
-            *range(0x20, 0x7F),
-            *range(0xA0, 0xAD),
-            *range(0xAE, 0x300),
-            *range(0x370, 0x483),
-            *range(0x2010, 0x2028),
-            *range(0x2190, 0x2194),
-            0x2212,
-            *range(0x2260, 0x2266),
-            *range(0x2500, 0x25AA),
-            *range(0x25AC, 0x25B6),
-            *range(0x25B7, 0x25C0),
-            *range(0x25C1, 0x25FB),
-            *range(0x2800, 0x2900),
-        ),
-    )
+_NARROW = re.compile(
+    "[ -~\xa0-\xac\xae-\u02ff\u0370-\u0482\u2010-\u2027\u2190-\u2193\u2212\u2260-\u2265"
+    "\u2500-\u25a9\u25ac-\u25b5\u25b7-\u25bf\u25c1-\u25fa\u2800-\u28ff]*"
 )
-_all_narrow = _NARROW.issuperset
+_all_narrow = _NARROW.fullmatch
 _WIDE = re.compile("[\u2e80-\u3029\u3041-\u3098\u309b-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff01-\uff60]")  # two, likewise
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # rich counts them as nothing; terminals obey them
 _CODE = re.compile(r"[34]8;2;\d+;\d+;\d+|[34]8;5;\d+|\d+")
-# What ends an attribute; 22 ends two of them.
-_END_OF = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "8": "28", "9": "29"}
 _SEEN_ON_LETTERS_ONLY = frozenset(("1", "2", "3"))
 _SHORT_GAP = 3  # cells that stay as they are, and cost less to write again than to jump over
 _MOST_LOOKS = 4096
@@ -71,16 +53,14 @@ Update: TypeAlias = LayoutUpdate | ChopsUpdate
 
 
 class Look:
-    """How a cell looks: what a terminal is told for it, in parts. There is one object for each look.
+    """How a cell looks, as the codes that set it. There is one object for each look.
 
-    ``blank``: all that is seen of it where no letter stands.
+    ``blank``: what is visible of it where there is no letter.
     """
-
-    __slots__ = ("attributes", "background", "blank", "foreground")
 
     def __init__(self, codes: str) -> None:
         self.foreground = self.background = ""
-        attributes = []
+        self.attributes: list[str] = []
         for code in _CODE.findall(codes):
             number = int(code.partition(";")[0])
             if 30 <= number < 40 or 90 <= number < 98:
@@ -88,17 +68,14 @@ class Look:
             elif 40 <= number < 50 or 100 <= number < 108:
                 self.background = "" if code == "49" else code
             else:
-                attributes.append(code)
-        self.attributes = frozenset(attributes)
-        seen = self.attributes - _SEEN_ON_LETTERS_ONLY
-        self.blank = (self.background, "", frozenset[str]())
-        if seen:
-            self.blank = (self.background, self.foreground, self.attributes)
+                self.attributes.append(code)
+        seen = not _SEEN_ON_LETTERS_ONLY.issuperset(self.attributes)
+        self.blank = (self.background, self.foreground if seen else "", self.attributes if seen else [])
 
 
 PLAIN = Look("")
-UNTOLD = Look("")  # of cells, and of the letters that come next; like no other
-UNTOLD.blank = ("?", "", frozenset())
+UNSET = Look("")  # of cells, and of the letters that come next; equal to no other
+UNSET.blank = ("?", "", [])
 
 
 class Run(NamedTuple):
@@ -117,21 +94,16 @@ class Terminal:
 
     def __init__(self) -> None:
         self.begin(0, 0)
-        self._looks: dict[str, Look] = {}  # by the codes that a terminal is told
+        self._looks: dict[str, Look] = {}  # by the codes that set them
 
     def begin(self, width: int, height: int) -> None:
-        """It has this size; what stands there is not known: the next update has to be of the whole screen."""
-        self._size = (width, height)
+        """It has this size; what it shows is not known: the next update has to be of the whole screen."""
+        self.size = (width, height)
         self._chars = [[""] * width for _ in range(height)]  # "" is also the second half of a wide letter
-        self._seen = [[UNTOLD] * width for _ in range(height)]
+        self._seen = [[UNSET] * width for _ in range(height)]
         self._doubtful = [False] * height  # whether terminals may not agree where its letters stand
         self._at = NOWHERE
-        self._look = UNTOLD
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Columns and lines."""
-        return self._size
+        self._look = UNSET
 
     def sequence(self, update: Update, cursor: tuple[int, int], colors: ColorSystem) -> str:
         """What to write, so that it shows ``update`` and has its cursor at ``cursor`` (column, line)."""
@@ -155,21 +127,20 @@ class Terminal:
 
     def _take(self, y: int, x: int, strip: Strip, colors: ColorSystem, runs: list[Run]) -> None:
         """Know what ``strip`` makes of line ``y``, and add what of it has to be written to ``runs``."""
-        if not (0 <= x < self._size[0] and 0 <= y < self._size[1]):
+        if not (0 <= x < self.size[0] and 0 <= y < self.size[1]):
             return
         chars, looks, sure = self._cells(strip, colors)
-        end = min(x + len(chars), self._size[0])
+        end = min(x + len(chars), self.size[0])
         chars, looks = chars[: end - x], looks[: end - x]
         old_chars, old_looks = self._chars[y], self._seen[y]
         if chars == old_chars[x:end] and looks == old_looks[x:end]:
             return
-        if sure and not self._doubtful[y]:
+        self._doubtful[y] = self._doubtful[y] or not sure  # until the line is written
+        if self._doubtful[y]:
+            runs.append(Run(x, "", PLAIN))
+        else:
             runs += _changes(x, (chars, looks), (old_chars[x:end], old_looks[x:end]))
-            old_chars[x:end], old_looks[x:end] = chars, looks
-            return
         old_chars[x:end], old_looks[x:end] = chars, looks
-        self._doubtful[y] = True  # until the line is written
-        runs.append(Run(x, "", PLAIN))
 
     def _cells(self, strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Look], bool]:
         """The strip cell by cell, and whether all terminals agree how wide it is."""
@@ -208,24 +179,10 @@ class Terminal:
         if self._doubtful[y]:
             self._write_whole(y, written)
             return
-        orders = [runs]
-        if len({run.look for run in runs}) < len(runs):
-            # Maps: look by look is shorter than letter by letter, the look first that is told already.
-            looks = dict.fromkeys([self._look, *(run.look for run in runs)])
-            places = {look: place for place, look in enumerate(looks)}
-            orders.append(sorted(runs, key=lambda run: places[run.look]))
-        text, self._at, self._look = min((self._written(y, order) for order in orders), key=lambda made: len(made[0]))
-        written.append(text)
-
-    def _written(self, y: int, runs: list[Run]) -> tuple[str, tuple[int, int], Look]:
-        """These runs, where the cursor is behind them, and how the terminal would go on."""
-        before = self._at, self._look
-        written: list[str] = []
-        for run in runs:
+        # By look, the current one first: moving the cursor costs less than changing the look.
+        places = {look: place for place, look in enumerate(dict.fromkeys([self._look, *(run.look for run in runs)]))}
+        for run in sorted(runs, key=lambda run: places[run.look]):
             self._write(y, run, written)
-        after = self._at, self._look
-        self._at, self._look = before
-        return "".join(written), *after
 
     def _write(self, y: int, run: Run, written: list[str]) -> None:
         if (run.x, y) != self._at:
@@ -238,16 +195,16 @@ class Terminal:
 
     def _go_on_at(self, x: int, y: int) -> None:
         # In the last column terminals wait for the next letter: where they are then is nobody's knowledge.
-        self._at = (x, y) if x < self._size[0] else NOWHERE
+        self._at = (x, y) if x < self.size[0] else NOWHERE
 
     def _write_whole(self, y: int, written: list[str]) -> None:
-        """A line on which terminals may not agree what stands where."""
+        """A line on which terminals may not agree where what is."""
         sure = True
         chars = self._chars[y]
         for x, (char, look) in enumerate(zip(chars, self._seen[y], strict=True)):
-            if char == "" or look is UNTOLD:
+            if char == "" or look is UNSET:
                 continue  # the second half of a wide letter, or nobody's
-            if char in _NARROW:
+            if _all_narrow(char):
                 self._write(y, Run(x, char, look), written)
                 continue
             sure = False
@@ -323,25 +280,16 @@ def _clusters(text: str) -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=4096)
 def transition(before: Look, after: Look) -> str:
-    """The shortest sequence after which letters look like ``after``."""
-    wanted = [*sorted(after.attributes), after.foreground, after.background]
-    anew = ["0", *filter(None, wanted)] if any(wanted) else [""]
-    if before is UNTOLD:
-        return f"\x1b[{';'.join(anew)}m"
-    ended = before.attributes - after.attributes
-    if not ended <= _END_OF.keys():
-        return f"\x1b[{';'.join(anew)}m"
-    ends = {_END_OF[code] for code in ended}
-    begun = after.attributes - before.attributes
-    if "22" in ends:
-        begun |= after.attributes & {"1", "2"}
-    codes = [*sorted(ends), *sorted(begun)]
+    """After this sequence letters look like ``after``: what changes, or everything where an attribute has to end."""
+    if before is UNSET or after is PLAIN or not set(before.attributes) <= set(after.attributes):
+        codes = [code for code in (*after.attributes, after.foreground, after.background) if code]
+        return f"\x1b[{';'.join(['0', *codes]) if codes else ''}m"
+    codes = [code for code in after.attributes if code not in before.attributes]
     if after.foreground != before.foreground:
         codes.append(after.foreground or "39")
     if after.background != before.background:
         codes.append(after.background or "49")
-    shorter = min(codes, anew, key=lambda some: len(";".join(some)))
-    return f"\x1b[{';'.join(shorter)}m" if codes else ""
+    return f"\x1b[{';'.join(codes)}m" if codes else ""
 
 
 class PaintingApp(App[None]):

@@ -9,8 +9,6 @@ from operator import itemgetter
 from typing import Any
 
 from textual import events
-from textual.geometry import Size
-from textual.strip import Strip
 
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.graph import time_at
@@ -27,7 +25,6 @@ class CellLines(CursorView, can_focus=True):
     def __init__(self, *, stays_first: bool = False, **widget_options: Any) -> None:
         super().__init__(**widget_options)
         self._stays_first = stays_first
-        self._lines: Sequence[Sequence[Cell]] = ()
         self._stops: list[int] = []  # the first line of each key
         self._ends: list[int] = []  # and the line after its last
 
@@ -42,17 +39,14 @@ class CellLines(CursorView, can_focus=True):
         keys = keys if keys is not None else [None] * len(lines)
         if len(keys) != len(lines):
             raise ValueError(f"{len(lines)} lines but {len(keys)} keys")
-        lines_before, self._lines = len(self._lines), lines
+        self.show_lines(lines, keys)
+
+    def set_items(self, keys: Sequence[str | None]) -> None:
         runs = [(key, [at for at, _ in run]) for key, run in groupby(enumerate(keys), key=itemgetter(1))]
         items = [(key, run) for key, run in runs if key is not None]
         self._stops = [run[0] for _, run in items]
         self._ends = [run[-1] + 1 for _, run in items]
-        self.set_items([key for key, _ in items])
-        if lines_before != len(lines):
-            self.virtual_size = Size(0, len(lines))
-            self.refresh()
-        else:
-            self.repaint_changes()
+        super().set_items([key for key, _ in items])
 
     @property
     def follows_key(self) -> bool:
@@ -111,18 +105,3 @@ class CellLines(CursorView, can_focus=True):
 
     def _scroll_by(self, lines: int) -> None:
         self.scroll_to(y=round(self.scroll_y) + lines, animate=False, force=True)
-
-    def content(self, y: int) -> tuple[Sequence[Cell] | None, str]:
-        """The line and the component that lies over it; below the last None, and what is said there."""
-        line = self.content_line(y)
-        if line >= len(self._lines):
-            return None, "" if self._lines else self.line_of_text(self.empty_text, y)
-        is_cursor = self._cursor_key is not None and self.item_at(0, line) == self._cursor
-        return self._lines[line], self.cursor_style if is_cursor else ""
-
-    def draw(self, y: int, content: tuple[Sequence[Cell] | None, str]) -> Strip:  # noqa: ARG002
-        line, over = content
-        width = self.scrollable_content_region.width
-        if line is None:
-            return self.strip([Cell(over, "dim")], width)
-        return self.strip(line, width, over)

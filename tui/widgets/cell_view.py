@@ -1,4 +1,4 @@
-"""What paints: cells become strips, styles come from CSS and are cached; and the cursor of tables, lines and maps."""
+"""What tables, texts and maps are: lines of cells that become strips, and a cursor on their items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.screen import Screen
@@ -77,105 +77,6 @@ def literal(text: str) -> Content:
     return Content(printable(text))
 
 
-class CellView(FailSafe, ScrollView):
-    """Draws lines of cells. Subclasses say in ``paint_line`` which line of cells stands at each screen line."""
-
-    DEFAULT_CSS = """
-    CellView {
-        background: $background;
-        color: $foreground;
-        overflow-x: hidden;
-        overflow-y: auto;
-        scrollbar-size-vertical: 1;
-    }
-    """
-
-    def __init__(self, *, empty_text: str = "", **widget_options: Any) -> None:
-        super().__init__(**widget_options)
-        self._empty_text = empty_text
-        self._styles_by_name: dict[tuple[str, str], Style] = {}
-
-    @property
-    def empty_text(self) -> str:
-        """What is drawn when there is nothing else."""
-        return self._empty_text
-
-    @empty_text.setter
-    def empty_text(self, text: str) -> None:
-        if text != self._empty_text:
-            self._empty_text = text
-            self.refresh()
-
-    @staticmethod
-    def line_of_text(text: str, y: int) -> str:
-        """Line ``y`` of a text that stands in an empty view."""
-        return "".join(text.split("\n")[y : y + 1])
-
-    def notify_style_update(self) -> None:
-        """The theme, or a class that styles depend on, changed."""
-        self._styles_by_name.clear()
-        self.drop_strips()
-        super().notify_style_update()
-
-    def drop_strips(self) -> None:
-        """Forget drawn lines; for subclasses that keep them."""
-
-    @property
-    def palette(self) -> Palette:
-        """The colours of this terminal and theme."""
-        return palette_of(self.app)
-
-    def cell_style(self, name: str, over: str = "") -> Style:
-        """The full style (foreground and background, so that a line paints its own background) of a cell.
-
-        ``over``: what lies over the line, of palette.OVERS. Unknown names draw like plain text.
-        """
-        key = (name, over)
-        if key not in self._styles_by_name:
-            self._styles_by_name[key] = self.rich_style + self.palette.style(name, over)
-        return self._styles_by_name[key]
-
-    def paint_line(self, y: int) -> Strip:
-        """Screen line ``y``, 0 is the top of the widget."""
-        raise NotImplementedError
-
-    def render_line(self, y: int) -> Strip:
-        try:
-            return self.paint_line(y)
-        except Exception as error:  # noqa: BLE001 - one line is lost, not the screen
-            sentence = FAILURES.take("this line", error)
-            return self.strip([Cell(sentence, "crit")], self.scrollable_content_region.width)
-
-    def strip(self, cells: Sequence[Cell], width: int, over: str = "") -> Strip:
-        """A line of cells, cut or filled to ``width``. Every segment has a style: colour filters need one."""
-        segments: list[Segment] = []
-        left = width
-        for cell in map(self._without_tint, cells):
-            segment = Segment(printable(cell.text), self.cell_style(cell.style, over))
-            left -= segment.cell_length
-            segments.append(segment)
-        if left < 0:
-            return self.strip(cut(cells, width), width, over)
-        if left > 0:
-            segments.append(Segment(" " * left, self.cell_style("", over)))
-        return Strip(segments, width)
-
-    def _without_tint(self, cell: Cell) -> Cell:
-        """Where there are no backgrounds, what a graph's background would say its glyphs say."""
-        if cell.style not in _GLYPH_OF_TINT or self.palette.tints:
-            return cell
-        return Cell("".join(" " if glyph == " " else _GLYPH_OF_TINT[cell.style] for glyph in cell.text), cell.style)
-
-    def refresh_screen_lines(self, lines: Iterable[int]) -> None:
-        """Repaint single lines (0 is the top of the widget), one region each, full width.
-
-        Textual sends every region from the widget's left edge (textual#5625), so narrower ones cost more.
-        """
-        width = self.size.width
-        if regions := [Region(0, y, width, 1) for y in lines]:
-            self.refresh(*regions)
-
-
 class CursorScreen(Screen[None]):
     """A screen of several views with a cursor, of which one is seen: that of the view which had the focus last."""
 
@@ -198,17 +99,27 @@ class CursorScreen(Screen[None]):
         """The user, or the mouse, has put the cursor of ``view`` on this item."""
 
 
-class CursorView(CellView, can_focus=True):
-    """Items under a cursor: rows of a table, lines that can be opened, nodes of a map.
+class CursorView(FailSafe, ScrollView, can_focus=True):
+    """Lines that scroll, with items under a cursor: rows of a table, lines that can be opened, nodes of a map.
 
-    Subclasses give the items' keys to ``set_items``, say which content line an item is on, what a screen line is made
-    of (``content``) and how that is drawn. Only screen lines whose content has changed are painted again. The cursor
-    belongs to its item's key: it goes with the item when the order changes, and stays at its place when the item goes.
+    Subclasses give lines and the items' keys to ``show_lines``, and say which line an item is on and of which cells a
+    line is. Only screen lines whose content has changed are painted again. The cursor belongs to its item's key: it
+    goes with the item when the order changes, and stays at its place when the item goes.
     """
 
+    DEFAULT_CSS = """
+    CursorView {
+        background: $background;
+        color: $foreground;
+        overflow-x: hidden;
+        overflow-y: auto;
+        scrollbar-size-vertical: 1;
+    }
+    """
     BINDINGS: ClassVar[list[BindingType]] = MOVES
     HEADER: ClassVar[int] = 0  # screen lines above those that scroll
     about: About = ""  # what its items are
+    over = ""  # what lies over all lines, of palette.OVERS
 
     class OfItem(Message):
         """About the item ``key`` of ``view``."""
@@ -224,37 +135,64 @@ class CursorView(CellView, can_focus=True):
     class Highlighted(OfItem):
         """The cursor is now on the item ``key``."""
 
-    def __init__(self, **widget_options: Any) -> None:
+    def __init__(self, *, empty_text: str = "", **widget_options: Any) -> None:
         super().__init__(**widget_options)
+        self.empty_text, self.why_empty = empty_text, ""  # what is drawn when there is nothing else; the latter wins
+        self._styles_by_name: dict[tuple[str, str], Style] = {}
+        self._lines: Sequence[Any] = ()
         self._keys: Sequence[str] = ()
         self._cursor = 0
-        self._cursor_key: str | None = None
+        self.cursor_key: str | None = None  # of the item under the cursor; None where there is no item
         self._painted: dict[int, object] = {}  # what each screen line was last made of
 
     # What subclasses say.
 
     def line_of(self, index: int) -> int:
-        """The content line that item ``index`` stands on."""
+        """The content line of item ``index``."""
         return index
 
-    def item_at(self, x: int, line: int) -> int | None:  # noqa: ARG002 - of maps, where several stand on a line
+    def item_at(self, x: int, line: int) -> int | None:  # noqa: ARG002 - of maps, where several are on a line
         """The item at a cell of a content line."""
         return line if line < len(self._keys) else None
 
-    def content(self, y: int) -> object:
-        """Everything that screen line ``y`` is made of, to be compared and drawn."""
-        raise NotImplementedError
+    def cells_of(self, line: Any) -> Sequence[Cell]:
+        """The cells of one of the lines that were given."""
+        cells: Sequence[Cell] = line
+        return cells
 
-    def draw(self, y: int, content: Any) -> Strip:
+    def content(self, y: int) -> Any:
+        """Everything that screen line ``y`` is made of, to be compared and drawn: the line and what lies over it; where
+        there is none None, and what is written there.
+        """
+        line = self.content_line(y)
+        if y < self.HEADER or line >= len(self._lines):
+            text = "" if self._lines else self.why_empty or self.empty_text
+            return None, "".join(text.split("\n")[y : y + 1])
+        is_cursor = self.cursor_key is not None and self.item_at(0, line) == self._cursor
+        return self._lines[line], self.cursor_style if is_cursor else self.over
+
+    def draw(self, y: int, content: Any) -> Strip:  # noqa: ARG002 - of headers
         """Screen line ``y``, made of ``content``."""
-        raise NotImplementedError
+        line, over = content
+        width = self.scrollable_content_region.width
+        return self.strip([Cell(over, "dim")], width) if line is None else self.strip(self.cells_of(line), width, over)
+
+    def show_lines(self, lines: Sequence[Any], keys: Sequence[Any]) -> None:
+        """New lines, and the keys of the items on them."""
+        lines_before, cursor_was_visible = len(self._lines), self.cursor_is_visible()
+        self._lines = lines
+        self.set_items(keys)
+        if len(self._lines) != lines_before:
+            self.virtual_size = Size(0, self.HEADER + len(self._lines))
+        if cursor_was_visible:
+            self.scroll_to_cursor()
+        self.lay_out()
+        self.repaint_changes()
+
+    def lay_out(self) -> None:
+        """Where everything on a line is; for subclasses that decide that for all lines together."""
 
     # The cursor.
-
-    @property
-    def cursor_key(self) -> str | None:
-        """The key of the item under the cursor; None where there is no item."""
-        return self._cursor_key
 
     @property
     def at_top(self) -> bool:
@@ -285,10 +223,10 @@ class CursorView(CellView, can_focus=True):
         except ValueError:
             return None
 
-    def set_items(self, keys: Sequence[str]) -> None:
+    def set_items(self, keys: Sequence[Any]) -> None:
         """New items: the cursor stays on its key, or where its key was."""
         self._keys = keys
-        key = self._cursor_key
+        key = self.cursor_key
         index = self.index_of(key) if key is not None and self.follows_key else None
         self._cursor = self.place_without_key() if index is None else index
         self._notice_move()
@@ -304,20 +242,20 @@ class CursorView(CellView, can_focus=True):
 
     def _notice_move(self) -> None:
         key = self._keys[self._cursor] if self._keys else None
-        if key != self._cursor_key:
-            self._cursor_key = key
+        if key != self.cursor_key:
+            self.cursor_key = key
             if key is not None:
-                self.tell_moved(key)
+                self.report_move(key)
 
-    def tell_moved(self, key: str) -> None:
-        """Tell others that the cursor is on another item."""
+    def report_move(self, key: str) -> None:
+        """Report that the cursor is on another item."""
         self.post_message(self.Highlighted(self, key))
 
     def move_to(self, index: int) -> None:
         """Where the user wants it."""
         self.place_at(index)
-        if self._cursor_key is not None and self.is_attached and isinstance(self.screen, CursorScreen):
-            self.screen.cursor_moved(self, self._cursor_key)
+        if self.cursor_key is not None and self.is_attached and isinstance(self.screen, CursorScreen):
+            self.screen.cursor_moved(self, self.cursor_key)
 
     def step_around(self, step: int) -> None:
         """To the next item, from the last to the first."""
@@ -362,8 +300,8 @@ class CursorView(CellView, can_focus=True):
         self.move_to(len(self._keys) - 1 if end else 0)
 
     def action_select(self) -> None:
-        if self._cursor_key is not None:
-            self.select(self._cursor_key)
+        if self.cursor_key is not None:
+            self.select(self.cursor_key)
 
     def select(self, key: str) -> None:
         """Have the screen open an item at once: what is pressed next may lead elsewhere."""
@@ -429,3 +367,65 @@ class CursorView(CellView, can_focus=True):
 
     def on_blur(self) -> None:
         self.repaint_changes()
+
+    # Styles.
+
+    def notify_style_update(self) -> None:
+        """The theme, or a class that styles depend on, changed."""
+        self._styles_by_name.clear()
+        self.drop_strips()
+        super().notify_style_update()
+
+    def drop_strips(self) -> None:
+        """Forget drawn lines; for subclasses that keep them."""
+
+    @property
+    def palette(self) -> Palette:
+        """The colours of this terminal and theme."""
+        return palette_of(self.app)
+
+    def cell_style(self, name: str, over: str = "") -> Style:
+        """The full style (foreground and background, so that a line paints its own background) of a cell.
+
+        ``over``: what lies over the line, of palette.OVERS. Unknown names draw like plain text.
+        """
+        key = (name, over)
+        if key not in self._styles_by_name:
+            self._styles_by_name[key] = self.rich_style + self.palette.style(name, over)
+        return self._styles_by_name[key]
+
+    def render_line(self, y: int) -> Strip:
+        try:
+            return self.paint_line(y)
+        except Exception as error:  # noqa: BLE001 - one line is lost, not the screen
+            sentence = FAILURES.take("this line", error)
+            return self.strip([Cell(sentence, "crit")], self.scrollable_content_region.width)
+
+    def strip(self, cells: Sequence[Cell], width: int, over: str = "") -> Strip:
+        """A line of cells, cut or filled to ``width``. Every segment has a style: colour filters need one."""
+        segments: list[Segment] = []
+        left = width
+        for cell in map(self._without_tint, cells):
+            segment = Segment(printable(cell.text), self.cell_style(cell.style, over))
+            left -= segment.cell_length
+            segments.append(segment)
+        if left < 0:
+            return self.strip(cut(cells, width), width, over)
+        if left > 0:
+            segments.append(Segment(" " * left, self.cell_style("", over)))
+        return Strip(segments, width)
+
+    def _without_tint(self, cell: Cell) -> Cell:
+        """Where there are no backgrounds, what a graph's background would say its glyphs say."""
+        if cell.style not in _GLYPH_OF_TINT or self.palette.tints:
+            return cell
+        return Cell("".join(" " if glyph == " " else _GLYPH_OF_TINT[cell.style] for glyph in cell.text), cell.style)
+
+    def refresh_screen_lines(self, lines: Iterable[int]) -> None:
+        """Repaint single lines (0 is the top of the widget), one region each, full width.
+
+        Textual sends every region from the widget's left edge (textual#5625), so narrower ones cost more.
+        """
+        width = self.size.width
+        if regions := [Region(0, y, width, 1) for y in lines]:
+            self.refresh(*regions)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.cache import LRUCache
-from textual.geometry import Size
 from textual.strip import Strip
 
 from mltop.tui.render.cells import (
@@ -49,8 +48,6 @@ class LineTable(CursorView, can_focus=True):
         self.sort: Sort | None = None  # by which column the user has sorted it; None: not at all
         self.columns: tuple[Column, ...] = ()
         self.chosen: Sequence[str] = ()  # keys of the columns that the user wants, in that order; none: as they come
-        self._why_empty = ""
-        self._rows: Sequence[Row] = ()
         self._filled: set[int] = set()  # optional columns that were known once: they stay
         self._needs: dict[str, int] = {}  # the most that each column has needed: none shrinks and grows
         self._shown: list[tuple[int, int]] = []
@@ -59,31 +56,21 @@ class LineTable(CursorView, can_focus=True):
     def set_table(self, columns: Sequence[Column], rows: Sequence[Row], empty_text: str = "") -> None:
         """Show ``rows`` in this order; keys are unique. Of ``LazyRows`` only visible ones are made.
 
-        ``empty_text`` stands in an empty table in place of the table's own text.
+        ``empty_text`` is shown in an empty table in place of the table's own text.
         """
-        self._why_empty = empty_text
+        self.why_empty = empty_text
         if tuple(columns) != self.columns:
             self.columns = tuple(columns)
             self._filled.clear()
             self._needs.clear()
             self._forget()
-        rows_before, cursor_was_visible = len(self._rows), self.cursor_is_visible()
-        self._rows = rows
-        self.set_items(row_keys(rows))
-        if len(rows) != rows_before:
-            self.virtual_size = Size(0, self.HEADER + len(rows))
-            if not rows or not rows_before:
-                self.refresh()
-        if cursor_was_visible:
-            self.scroll_to_cursor()
-        self._lay_out()
-        self.repaint_changes()
+        self.show_lines(rows, row_keys(rows))
 
     def choose(self, keys: Sequence[str]) -> None:
         """Show these columns in this order; none: all, as they come."""
         if tuple(keys) != tuple(self.chosen):
             self.chosen = tuple(keys)
-            self._lay_out()
+            self.lay_out()
 
     def set_sort(self, sort: Sort | None) -> None:
         """Mark the column by which the caller sorts the rows."""
@@ -92,10 +79,10 @@ class LineTable(CursorView, can_focus=True):
             self.refresh_screen_lines([0])
 
     def text_at_cursor(self) -> str:
-        return self.text_of(self._rows[self._cursor]) if self._keys else ""
+        return self.text_of(self._lines[self._cursor]) if self._keys else ""
 
     def texts(self) -> list[str]:
-        return [self.text_of(row) for row in self._rows]
+        return [self.text_of(row) for row in self._lines]
 
     def text_of(self, row: Row) -> str:
         """A row with all its columns, also those that have no room: "GPU 3  SM 81%"."""
@@ -113,7 +100,7 @@ class LineTable(CursorView, can_focus=True):
         """Every row, with what all its columns say by their keys."""
         return [
             {"key": row.key, **{column.key: cell.text.strip() for column, cell in self._named(row)}}
-            for row in self._rows
+            for row in self._lines
         ]
 
     def _named(self, row: Row) -> list[tuple[Column, Cell]]:
@@ -128,12 +115,12 @@ class LineTable(CursorView, can_focus=True):
     @property
     def needed(self) -> int:
         """Lines for the header and all rows, or for what an empty table says; never fewer than a header and a row."""
-        said = (self._why_empty or self.empty_text).count("\n") + 1
-        return self.HEADER + len(self._rows) if self._rows else max(self.HEADER + 1, said)
+        said = (self.why_empty or self.empty_text).count("\n") + 1
+        return self.HEADER + len(self._lines) if self._lines else max(self.HEADER + 1, said)
 
     @property
     def row_count(self) -> int:
-        return len(self._rows)
+        return len(self._lines)
 
     def on_click(self, event: events.Click) -> None:
         """Handles clicks on the header; those on rows move the cursor."""
@@ -147,30 +134,25 @@ class LineTable(CursorView, can_focus=True):
                 self.post_message(self.HeaderClicked(self, self.columns[index].key))
                 return
 
-    def content(self, y: int) -> tuple[Row | None, str]:
-        """The row and the component that lies over it; where there is no row None, and what is said there."""
-        line = self.content_line(y)
-        if y < self.HEADER or line >= len(self._rows):
-            return None, "" if self._rows else self.line_of_text(self._why_empty or self.empty_text, y)
-        return self._rows[line], self.cursor_style if line == self._cursor else ""
-
     def draw(self, y: int, content: tuple[Row | None, str]) -> Strip:
         width = self.scrollable_content_region.width
-        if y < self.HEADER and self._rows:
+        if y < self.HEADER and self._lines:
             return self.strip(header_line(self.columns, self._shown, self.sort), width, "header")
         row, over = content
         if row is None:
-            return self.strip([Cell(over, "dim")], width)
+            return super().draw(y, content)
         strip = self._strips.get((row, over, width))
         if strip is None:
-            strip = self.strip(columns_line(self.columns, row, self._shown), width, over)
-            self._strips[row, over, width] = strip
+            strip = self._strips[row, over, width] = super().draw(y, content)
         return strip
 
-    def _lay_out(self) -> None:
+    def cells_of(self, line: Row) -> Sequence[Cell]:
+        return columns_line(self.columns, line, self._shown)
+
+    def lay_out(self) -> None:
         """Which columns are shown and how wide; everything is drawn again only when that changed."""
         top = round(self.scroll_y)
-        visible = self._rows[top : top + max(self.page, 1)]
+        visible = self._lines[top : top + max(self.page, 1)]
         hidden = unknown_columns(self.columns, visible) - self._filled
         if visible:
             self._filled |= {i for i, column in enumerate(self.columns) if column.optional} - hidden
@@ -190,8 +172,8 @@ class LineTable(CursorView, can_focus=True):
         self._strips.clear()
 
     def on_resize(self) -> None:
-        self._lay_out()
+        self.lay_out()
 
     def watch_show_vertical_scrollbar(self) -> None:
         """The scrollbar takes a column, and gives it back."""
-        self.call_after_refresh(self._lay_out)
+        self.call_after_refresh(self.lay_out)

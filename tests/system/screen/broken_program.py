@@ -8,11 +8,11 @@ from typing import Any
 from mltop.tui import cli
 from mltop.tui.app import app as screen
 from mltop.tui.app.feed import Feed
-from mltop.tui.screens.overview.screen import OverviewScreen
+from mltop.tui.screens.node.screen import OverviewScreen
 from mltop.tui.screens.ranks.screen import RanksScreen
 from mltop.tui.terminal.driver import WaitingDriver
 from mltop.tui.widgets.cell_lines import CellLines
-from mltop.tui.widgets.cell_view import CellView
+from mltop.tui.widgets.cell_view import CursorView
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -51,7 +51,7 @@ FAULTS: dict[str, tuple[type, str, Any]] = {
     "later pane": (RanksScreen, "compose", fail),
     "layout": (CellLines, "_get_box_model", fail),
     "paint": (CellLines, "paint_line", fail),
-    "whole paint": (CellView, "render_lines", fail),
+    "whole paint": (CursorView, "render_lines", fail),
     "draw": (OverviewScreen, "fill", fail),
     "timer": (OverviewScreen, "on_show", timer),
     "worker": (OverviewScreen, "on_show", worker),

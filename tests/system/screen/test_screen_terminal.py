@@ -127,7 +127,7 @@ def test_start_imports_no_heavy_widgets() -> None:
         "textual.widgets._text_area",
         "ClusterShell",
     )
-    start = "import sys, mltop.tui.app.app, mltop.tui.screens.overview.screen, mltop.tui.screens.overview.fleet"
+    start = "import sys, mltop.tui.app.app, mltop.tui.screens.node.screen, mltop.tui.screens.overview.fleet"
     code = f"{start}; print([name for name in {heavy} if name in sys.modules])"
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)

@@ -50,7 +50,7 @@ NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of a block. ``why``: the reason of what is unknown, which stands in its place."""
+    """One line of a block. ``why``: the reason of what is unknown, which is shown in its place."""
 
     label: str
     text: str
@@ -155,14 +155,6 @@ def _words(value: str | None) -> str:
     return (value or UNKNOWN).replace("_", " ")
 
 
-def _is_lowered(gpu: GpuSample) -> bool:
-    return is_below(gpu.power_limit_w, gpu.power_limit_default_w)
-
-
-def _no_ecc(gpu: GpuSample) -> bool:
-    return gpu.ecc.enabled is False
-
-
 def _little_headroom(gpu: GpuSample) -> bool:
     left = gpu.temperature_margin_c
     return left is not None and known(left) and left <= LITTLE_HEADROOM_C
@@ -185,7 +177,7 @@ def _could_be(gpu: GpuSample) -> str:
 
 
 _RESET = _either("yes: needs a reset")
-# Each value stands in one block; what is looked at first has a title in capitals.
+# Each value is in one block; what is looked at first has a title in capitals.
 _BLOCKS: Mapping[str, Sequence[Known]] = {
     "ACTIVITY": (
         Known("SM active", "sm_active", percent),
@@ -219,12 +211,22 @@ _BLOCKS: Mapping[str, Sequence[Known]] = {
         Known("state", "performance_state", lambda state: UNKNOWN if state is None else f"P{state}"),
     ),
     "power": (
-        Known("default limit", "power_limit_default_w", watts, warn=_is_lowered),
+        Known(
+            "default limit",
+            "power_limit_default_w",
+            watts,
+            warn=lambda of: is_below(of.power_limit_w, of.power_limit_default_w),
+        ),
         Known("energy", "energy_j", lambda j: UNKNOWN if j is None else f"{digits(j / J_PER_KWH)} kWh since start"),
     ),
     "throttled, in all": (),
     "memory errors": (
-        Known("ECC", "ecc.enabled", text=_switch("ecc.enabled", "ecc.enabled_pending", "OFF"), warn=_no_ecc),
+        Known(
+            "ECC",
+            "ecc.enabled",
+            text=_switch("ecc.enabled", "ecc.enabled_pending", "OFF"),
+            warn=lambda of: of.ecc.enabled is False,
+        ),
         Known("uncorr., ever", "ecc.uncorrected_aggregate", count),
         Known("corrected, ever", "ecc.corrected_aggregate", count),
         Known("SRAM, ever", "ecc.sram_uncorrected_aggregate", text=_sram, crit="ecc.sram_threshold_exceeded"),
@@ -293,7 +295,7 @@ def blocks_of(
     ]
 
 
-_ALWAYS = ("hw_thermal", "sw_power_cap", "power_brake")  # what is told also where it never held
+_ALWAYS = ("hw_thermal", "sw_power_cap", "power_brake")  # what is shown also where it never held
 
 
 def _held_by(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float]) -> list[Fact]:
@@ -307,8 +309,8 @@ def _held_by(gpu: GpuSample, gaps: GpuGaps, shares: Mapping[str, float]) -> list
     facts = []
     for reason, badge in BADGES.items():
         now, of_time = reason in held, shares.get(reason)
-        told = now or (reason != "gpu_idle" and (of_time or reason in _ALWAYS))
-        if told and not (reason == "hw_slowdown" and known_causes):
+        is_shown = now or (reason != "gpu_idle" and (of_time or reason in _ALWAYS))
+        if is_shown and not (reason == "hw_slowdown" and known_causes):
             words = f"{'now' if now else 'no'}, {percent(of_time)}" if of_time else "now" if now else "never"
             facts.append(Fact(badge.text, words, badge.style if now and badge.style != "dim" else ""))
     return [*facts, clock.of(gpu, gpu, gaps)]

@@ -24,7 +24,7 @@ COLD_C = 30.0  # where the graph of a temperature begins: no GPU is colder
 
 @dataclass(frozen=True)
 class Lane:
-    """``limit``: what its full height stands for, in words; ``values``: shares of that; ``figure``: the value at an
+    """``limit``: what its full height means, in words; ``values``: shares of that; ``figure``: the value at an
     index of these, as a cell. ``bad``: where it is drawn as a warning.
     """
 
@@ -58,14 +58,16 @@ def _spans(track: Track, holds: Sequence[bool]) -> tuple[Span, ...]:
 
 def lanes_of(track: Track, gpu: GpuSample) -> list[Lane]:
     """Those of which anything is known, the most telling first."""
+    short, activity = activity_of(track)
+    both_ways = 2 * sum([link.speed_bytes_per_s or 0.0 for link in gpu.nvlink.links])
     lanes = [
         _clock(track, gpu),
         _temperature(track, gpu),
-        _power(track, gpu),
-        _activity(track),
-        _share("tensor", "tensor", "TC", track.tensor_active),
-        _share("dram", "DRAM", "DRAM", track.dram_active),
-        _nvlink(track, gpu),
+        _lane("power", ("power", "W"), track.power_w, watts, (gpu.power_limit_w, watts_words)),
+        _lane("activity", ("SM active" if short == "SM" else short, short), activity, percent),
+        _lane("tensor", ("tensor", "TC"), track.tensor_active, percent),
+        _lane("dram", ("DRAM", "DRAM"), track.dram_active, percent),
+        _lane("nvlink", ("NVLink", "NVL"), track.nvlink_bytes_per_s, decimal_rate, (both_ways, decimal_rate)),
     ]
     return [lane for lane in lanes if _any(lane.values) or lane.kind == "clock"]
 
@@ -78,8 +80,18 @@ def _value(values: Values, at: int) -> float | None:
     return values[at] if -len(values) <= at < len(values) else None
 
 
-def _figures(values: Values, words: Callable[[float | None], str]) -> Callable[[int], Cell]:
-    return lambda at: Cell(words(_value(values, at)), "title")
+def _lane(
+    kind: str,
+    names: tuple[str, str],
+    values: Values,
+    show: Callable[[float | None], str],
+    limit: tuple[float | None, Callable[[float], str]] | None = None,
+) -> Lane:
+    """``limit``: what the values are drawn as shares of, and how it is written; without it they are shares."""
+    most, in_words = limit or (None, str)
+    shares = shares_of(values, most) if limit else values
+    words = f"of {in_words(most)}" if most else ""
+    return Lane(kind, *names, words, shares, lambda at: Cell(show(_value(values, at)), "title"))
 
 
 def _clock(track: Track, gpu: GpuSample) -> Lane:
@@ -113,32 +125,9 @@ def _temperature(track: Track, gpu: GpuSample) -> Lane:
     return Lane("temperature", "temperature", "temp", limit, shares, figure, hot)
 
 
-def _power(track: Track, gpu: GpuSample) -> Lane:
-    values, most = track.power_w, gpu.power_limit_w
-    limit = f"of {watts_words(most)}" if most else ""
-    return Lane("power", "power", "W", limit, shares_of(values, most), _figures(values, watts))
-
-
-def _nvlink(track: Track, gpu: GpuSample) -> Lane:
-    """In and out together."""
-    links = [link.speed_bytes_per_s for link in gpu.nvlink.links if link.speed_bytes_per_s is not None]
-    values, most = track.nvlink_bytes_per_s, 2 * sum(links)
-    limit = f"of {decimal_rate(most)}" if most else ""
-    return Lane("nvlink", "NVLink", "NVL", limit, shares_of(values, most), _figures(values, decimal_rate))
-
-
-def _activity(track: Track) -> Lane:
-    short, values = activity_of(track)
-    return _share("activity", "SM active" if short == "SM" else short, short, values)
-
-
 def activity_of(track: Track) -> tuple[str, Values]:
     """SM activity; where that was never known, what NVML calls busy, which says much less."""
     return ("SM", track.sm_active) if _any(track.sm_active) else ("busy", track.busy)
-
-
-def _share(kind: str, label: str, short: str, values: Values) -> Lane:
-    return Lane(kind, label, short, "", values, _figures(values, percent))
 
 
 def shares_of(values: Values, limit: float | None) -> Values:
@@ -161,7 +150,7 @@ def lane_lines(
     name: str = "",
 ) -> list[list[Cell]]:
     """Title, lanes and axis in at most ``room`` lines; nothing where not even the clock fits. ``waits``: when its job
-    stood still; ``moment``: that the user looks at, where that is in the past: its values stand left of those of now,
+    was stuck; ``moment``: that the user looks at, where that is in the past: its values are left of those of now,
     which ``newest`` ends with where ``track`` does not. ``name``: of the GPU, where others are beside it; its figures
     are elsewhere then.
     """

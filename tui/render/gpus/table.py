@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
@@ -62,16 +62,6 @@ class GpuLine(NamedTuple):
     shares: Mapping[str, float] = MappingProxyType({})
 
 
-class InstanceLine(NamedTuple):
-    """What the row of an instance of a GPU in MIG mode is about. ``gpu``: whose instance it is."""
-
-    gpu: GpuSample
-    instance: MigInstance
-
-
-_OF_INSTANCES = frozenset(field.name for field in fields(MigInstance))
-
-
 def _gpu(
     key: str,
     title: str,
@@ -82,14 +72,9 @@ def _gpu(
     cell: Callable[[GpuSample], Cell | str] | None = None,
     **layout: Any,
 ) -> Column:
-    """A figure of the GPU itself: the field ``name`` of GpuSample, as ``unit`` shows it where there is no ``cell``.
-
-    Of an instance its own field, where MigInstance has one of this name.
-    """
+    """A figure of the GPU itself: the field ``name`` of GpuSample, as ``unit`` shows it where there is no ``cell``."""
     if cell is not None:
         layout["cell"] = lambda line: cell(line.gpu)
-    if name in _OF_INSTANCES:
-        layout.setdefault("part", lambda line: unit.show(getattr(line.instance, name)))
     layout.setdefault("right", True)
     return Column.of(key, title, width, f"gpu.{name}", unit=unit, **layout)
 
@@ -267,11 +252,6 @@ def _pids(line: GpuLine) -> Cell:
     return Cell(_first_and_more(line.ranks)) if line.ranks else _processes_cell(line.gpu.processes)
 
 
-def _pids_of_instance(line: InstanceLine) -> Cell:
-    processes, own = line.gpu.processes, line.instance.gpu_instance
-    return _processes_cell(processes and [process for process in processes if process.gpu_instance == own])
-
-
 def _processes_cell(processes: Sequence[GpuProcess] | None) -> Cell:
     return Cell(UNKNOWN) if processes is None else Cell(_first_and_more(processes), "dim")
 
@@ -289,9 +269,16 @@ def _clock(gpu: GpuSample) -> Cell:
     return Cell(f"{gpu.sm_clock_mhz / 1000:.2f}", "warn" if held else "")
 
 
-def _held_most(line: GpuLine) -> float:
-    """Words sort upwards, and the worst is to come first."""
+def _least_held(line: GpuLine) -> float:
     return -max(line.shares.get(reason, 0.0) for reason in ALARMING)
+
+
+def _doing(line: GpuLine) -> Cell:
+    return doing_cell(line.doing, line.now)
+
+
+def _gravity(line: GpuLine) -> int:
+    return ORDER_OF_STATES.index(line.doing.state)
 
 
 def _worst_held(line: GpuLine) -> Cell:
@@ -306,13 +293,13 @@ def _power(gpu: GpuSample) -> Cell:
     drawn, slash, limit = text.partition("/")
     capped = "sw_power_cap" in (gpu.throttle_reasons or ()) and is_below(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)
     parts = Cell(drawn, "warn" if capped else ""), Cell(slash + limit, "dim")
-    return MeteredCell(text, "", parts, True, _share(gpu.power_w, gpu.power_limit_w))
+    return MeteredCell(text, "", parts, _share(gpu.power_w, gpu.power_limit_w))
 
 
 def _memory(gpu: GpuSample) -> Cell:
     text = memory_text(gpu)
     used = None if gpu.unified_memory else gpu.memory_used_bytes
-    return MeteredCell(text, "", (Cell(text),), True, _share(used, gpu.memory_total_bytes))
+    return MeteredCell(text, "", (Cell(text),), _share(used, gpu.memory_total_bytes))
 
 
 def _share(value: float | None, most: float | None) -> float | None:
@@ -359,29 +346,14 @@ STATE_WIDTHS = (9, 13)
 
 _of = Column.of
 GPU_COLUMNS = (
-    Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), tight=True),
-    _gpu(
-        *("gpu", "GPU", 3, "index", COUNT),
-        part=lambda line: Cell(f"{'`' if GLYPHS.ascii_only else '└'}{line.instance.index}", "dim"),
-        field="gpu",
-        meaning="the GPU's index",
-    ),
-    _gpu(
-        "sm", "SM", 4, "sm_active", cell=lambda gpu: percent(gpu.sm_active), field="sm", meaning="SMs that were active"
-    ),
-    _gpu(
-        "busy",
-        "BUSY",
-        4,
-        "busy",
-        part=lambda _: Cell("MIG", "dim"),
-        priority=9,
-        field="busy",
-        meaning="NVML's GPU-Util",
-    ),
+    Column("mark", "", 1, cell=lambda line: mark_cell(line.mark), gap=0),
+    _gpu("gpu", "GPU", 3, "index", COUNT, field="gpu", meaning="the GPU's index"),
+    _gpu("sm", "SM", 4, "sm_active", field="sm", meaning="SMs that were active"),
+    _gpu("busy", "BUSY", 4, "busy", priority=9, field="busy", meaning="NVML's GPU-Util"),
     Column("graph", "last 10 min", GRAPH_WIDTHS[-1][1], cell=lambda line: line.graph, **_GRAPH),
     _of("clocks", "SM clock, 10 min", 16, "gpu.sm_clock_mhz", cell=lambda of: of.clocks, stretch=True, extra=True),
-    Column("held", "HELD, 10 MIN", 15, cell=_worst_held, value=_held_most, extra=True),
+    # Words sort upwards, and the worst is to come first.
+    Column("held", "HELD, 10 MIN", 15, cell=_worst_held, value=_least_held, extra=True),
     _gpu("tensor", "TC", 4, "tensor_active", priority=4, field="tensor", meaning="tensor cores active"),
     _gpu("dram", "DRAM", 4, "dram_active", priority=5, field="dram", meaning="memory interface active"),
     _gpu("clock", "GHZ", 4, "sm_clock_mhz", MEGAHERTZ, cell=_clock, priority=6, field="mhz", meaning="SM clock"),
@@ -389,36 +361,16 @@ GPU_COLUMNS = (
     _gpu("temperature", "TEMP", 4, "temperature_c", CELSIUS, cell=_heat, field="temp", meaning="temperature"),
     _gpu("hbm", "HBM", 4, "memory_temperature_c", CELSIUS, priority=12, cell=_memory_heat, optional=True),
     _gpu("margin", "HEADROOM", 8, "temperature_margin_c", CELSIUS, priority=13, optional=True),
-    _gpu(
-        "memory",
-        "MEMORY",
-        8,
-        "memory_used_bytes",
-        BYTES,
-        cell=_memory,
-        part=lambda of: memory_text(of.instance),
-        priority=2,
-        **_USED,
-    ),
+    _gpu("memory", "MEMORY", 8, "memory_used_bytes", BYTES, cell=_memory, priority=2, **_USED),
     _of("nvlink", "NVLINK", 8, "gpu.nvlink", nvlink_cell, value=lambda of: rate_of(of.gpu.nvlink), priority=7, **_RATE),
     _of("pcie", "PCIE", 11, "gpu.pcie", pcie_cell, value=lambda line: rate_of(line.gpu.pcie), priority=11, **_RATE),
-    # Words sort upwards, and the worst is to come first.
     _of(
         "throttle", "THROTTLED BY", 12, "gpu", gpu_throttle_cell, value=lambda line: -worst_share(line.gpu), **_THROTTLE
     ),
     _of("flags", "FLAGS", 16, "gpu", flags_cell, value=lambda line: -float(len(flags(line.gpu))), optional=True),
     _of("rank", "RANK", 4, "ranks", ranks_text, right=True, value=lambda of: of.ranks[0].rank if of.ranks else None),
-    Column(
-        "state",
-        "STATE",
-        STATE_WIDTHS[0],
-        cell=lambda line: doing_cell(line.doing, line.now),
-        value=lambda line: ORDER_OF_STATES.index(line.doing.state),
-        part=lambda line: Cell(line.instance.name or UNKNOWN, "dim"),
-        stretch=True,
-        most=14,
-    ),
-    Column("pid", "PID", 7, right=True, priority=10, cell=_pids, value=_first_pid, part=_pids_of_instance),
+    Column("state", "STATE", STATE_WIDTHS[0], cell=_doing, value=_gravity, stretch=True, most=14),
+    Column("pid", "PID", 7, right=True, priority=10, cell=_pids, value=_first_pid),
     _rank("user", "USER", 8, priority=14),
     _of("name", "MODEL", 24, "gpu.name", cell=_name, priority=16, field="model", meaning="its product name"),
     _of("bus", "BUS ID", 12, "gpu.pci_bus_id", lambda text: (text or UNKNOWN).removeprefix("00000000:"), priority=17),
@@ -463,7 +415,19 @@ def _range(values: Iterable[float | None], unit: str) -> str:
 
 def mig_row(gpu: GpuSample, instance: MigInstance) -> Row:
     """An instance below its GPU: its own memory, activity and processes; clocks and heat are the whole GPU's."""
-    return row_of(GPU_COLUMNS, InstanceLine(gpu, instance), f"{gpu.index}.{instance.index}", part=True)
+    processes = gpu.processes and [one for one in gpu.processes if one.gpu_instance == instance.gpu_instance]
+    own = {
+        "gpu": Cell(f"{'`' if GLYPHS.ascii_only else '└'}{instance.index}", "dim"),
+        "sm": Cell(percent(instance.sm_active)),
+        "busy": Cell("MIG", "dim"),
+        "tensor": Cell(percent(instance.tensor_active)),
+        "dram": Cell(percent(instance.dram_active)),
+        "memory": Cell(memory_text(instance)),
+        "state": Cell(instance.name or UNKNOWN, "dim"),
+        "pid": _processes_cell(processes),
+    }
+    cells = tuple([own.get(column.key, Cell("")) for column in GPU_COLUMNS])
+    return Row(f"{gpu.index}.{instance.index}", cells)
 
 
 def gpu_value(column: str, line: GpuLine) -> Value:
@@ -475,7 +439,7 @@ def gpu_value(column: str, line: GpuLine) -> Value:
 def gpu_columns(gpus: Sequence[GpuSample], width: int = 80) -> tuple[Column, ...]:
     """GPU_COLUMNS for these GPUs, in ``width`` cells: a wide screen has a wide graph before it has more columns.
 
-    Where only GPU-Util is known of what they do, it stands in the place of SM activity. Flags that are no alarm (a row
+    Where only GPU-Util is known of what they do, it takes the place of SM activity. Flags that are no alarm (a row
     of memory that was repaired long ago) take no room from what moves.
     """
     graph = next(cells for least, cells in GRAPH_WIDTHS if width >= least)

@@ -1,36 +1,202 @@
-"""One GPU: what is wrong with it, its last ten minutes, and its details."""
+"""One GPU: what is wrong with it, its last ten minutes, and everything that is known of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from mltop.probes.model import GpuSample, Sample
+from mltop.probes.model import GpuGaps, GpuProcess, GpuSample, KernelEvent, RankSample, Sample
 from mltop.probes.model.ranks import Ranges, ranks_text
-from mltop.probes.model.units import clock_time
+from mltop.probes.model.units import UNKNOWN, bytes_text, clock_time, number, seconds
 from mltop.probes.reach.view import NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import gpu_location
 from mltop.tui.app.past.track import DRAWN_S, Track
 from mltop.tui.filters.fields import users_of
-from mltop.tui.render.cells import Cell, plain
+from mltop.tui.render.cells import Cell, Column, plain, row_of, table_lines, wrap
+from mltop.tui.render.gpus.details import FIRST_COLUMN, FIRST_LABEL, NO_SHARES, block_lines, blocks_of, side_by_side
 from mltop.tui.render.gpus.lanes import held_shares, lane_lines
+from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
 from mltop.tui.render.guarded import guarded
+from mltop.tui.render.ranks import short_command
+from mltop.tui.render.states import STATE_STYLE, state_word
 from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
-from mltop.tui.screens.gpu.details import Baselines, details
-from mltop.tui.screens.lines import state_lines
-from mltop.tui.screens.pane import Memo, Pane, TextLines
+from mltop.tui.screens.lines import gap_cells, state_lines
+from mltop.tui.screens.pane import DIAGNOSE, Memo, Pane, TextLines
 from mltop.tui.screens.problems import Problems
-from mltop.tui.screens.row_context import RowContext
-from mltop.tui.screens.subjects import DIAGNOSE
 from mltop.tui.screens.tabled import Lines
-from mltop.tui.screens.tables import NO_SAMPLE, gpu_of, gpus_of, is_live
+from mltop.tui.screens.tables import NO_SAMPLE, RowContext, gpu_of, is_live, sampled_gpus
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
+
+LINK_PANEL = 60  # cells: wider screens show links in several panels
+MOST_EVENTS = 8
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A GPU as it was when it was first looked at (``at``: unix s): counters are worth what they grew by since."""
+
+    at: float
+    gpu: GpuSample
+
+
+class Baselines:
+    """The GPUs that were looked at. Another board in the place, or a time that goes back (a replay), starts anew."""
+
+    def __init__(self) -> None:
+        self._baselines: dict[tuple[str, int], Baseline] = {}
+
+    def of(self, node: str, gpu: GpuSample, at: float) -> Baseline:
+        baseline = self._baselines.get((node, gpu.index))
+        if baseline is None or baseline.gpu.uuid != gpu.uuid or at < baseline.at:
+            baseline = self._baselines[node, gpu.index] = Baseline(at, gpu)
+        return baseline
+
+
+def details(
+    sample: Sample, gpu: GpuSample, baseline: Baseline, width: int, shares: Mapping[str, float] = NO_SHARES
+) -> list[list[Cell]]:
+    """All lines below the timeline. ``shares``: of the timeline's time in which each reason held the clock down."""
+    gaps = GpuGaps(sample.gaps, gpu.index)
+    blocks = blocks_of(gpu, gaps, baseline.gpu, shares)
+    lines = block_lines([block for block in blocks if block.title.isupper()], width, FIRST_COLUMN, FIRST_LABEL)
+    lines += [[], *process_lines(gpu, sample.ranks, gaps, width, sample.sampled_at)]
+    lines += [[], *block_lines([block for block in blocks if not block.title.isupper()], width)]
+    watched_s = sample.sampled_at - baseline.at
+    since = f" (+: errors in the {seconds(watched_s)} that they are watched)" if watched_s > 0 else ""
+    lines += _section(link_lines(gpu, baseline.gpu, width), f"NVLinks{since}")
+    lines += _section(event_lines(sample.kernel_events, gpu, width), "kernel log")
+    why = [line for gap in gaps.distinct() for line in wrap(gap_cells(gap), width, 5)]
+    return lines + _section(why, "not known of this GPU")
+
+
+def process_lines(
+    gpu: GpuSample, ranks: Sequence[RankSample], gaps: GpuGaps, width: int, now: float | None = None
+) -> list[list[Cell]]:
+    """Who holds this GPU, a line each; ranks that NVML does not list are there too. ``now``: unix s."""
+    if gpu.processes is None and not ranks:
+        return [[Cell("processes ", "title"), Cell(f"{UNKNOWN} {gaps.why('processes')}", "dim")]]
+    by_pid = {rank.pid: rank for rank in ranks if gpu.index in rank.gpus}
+    listed = {process.pid: process for process in gpu.processes or ()}
+    pids = dict.fromkeys([*by_pid, *listed])
+    if not pids:
+        return [[Cell("no process holds this GPU", "dim")]]
+    holders = [Holder(pid, by_pid.get(pid), listed.get(pid), now) for pid in pids]
+    rows = [row_of(PROCESS_COLUMNS, holder, str(holder.pid)) for holder in holders]
+    return table_lines(PROCESS_COLUMNS, rows, width)
+
+
+class Holder(NamedTuple):
+    """Who holds a GPU: a rank, or what NVML lists, or both. ``now``: unix s."""
+
+    pid: int
+    rank: RankSample | None
+    process: GpuProcess | None
+    now: float | None
+
+
+# Why a process cannot be seen, beside its pid.
+_ABSENT = {
+    "ended": Cell("ended", "crit"),
+    "elsewhere": Cell("not here", "warn"),
+    "hidden": Cell("hidden", "warn"),
+}
+
+
+def _state_cell(holder: Holder) -> Cell:
+    rank, process = holder.rank, holder.process
+    if rank is None and process is not None and process.absent in _ABSENT:
+        return _ABSENT[process.absent]
+    state = rank.state if rank is not None else process.state if process is not None else ""
+    return Cell(state_word(state) if rank is not None or state else "", STATE_STYLE.get(state[:1], ""))
+
+
+def _age(holder: Holder) -> str:
+    who = holder.rank or holder.process
+    began = who.started_at if who is not None else None
+    return seconds(max(0.0, holder.now - began)) if holder.now is not None and began is not None else ""
+
+
+def _command_cell(holder: Holder) -> Cell:
+    """Of what is no rank only the kernel's name is known."""
+    process = holder.process
+    if holder.rank is not None:
+        return Cell(short_command(holder.rank.command))
+    probe = f"{process.probe} probe of mltop" if process is not None and process.probe else ""
+    return Cell(probe or (process.name if process is not None else ""), "dim")
+
+
+def _of_process(name: str, show: Callable[[Any], str], unlisted: str = "") -> Callable[[Holder], str]:
+    """A field of what NVML lists; ``unlisted``: where it does not list the rank."""
+    return lambda holder: unlisted if holder.process is None else show(getattr(holder.process, name))
+
+
+def _known(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+PROCESS_COLUMNS = (
+    Column("pid", "PID", 8, right=True, cell=lambda holder: str(holder.pid)),
+    Column("rank", "RANK", 5, right=True, cell=lambda holder: number(holder.rank.rank) if holder.rank else ""),
+    Column("memory", "MEMORY", 6, right=True, cell=_of_process("memory_bytes", bytes_text, UNKNOWN)),
+    Column("kind", "KIND", 8, cell=_of_process("kind", str, UNKNOWN)),
+    Column("instance", "GI", 3, right=True, optional=True, cell=_of_process("gpu_instance", _known)),
+    Column("state", "STATE", 12, priority=1, cell=_state_cell),
+    Column("user", "USER", 8, priority=2, cell=lambda holder: (holder.rank or holder.process).user),
+    Column("age", "AGE", 5, right=True, priority=4, cell=_age),
+    Column("parent", "PARENT", 7, right=True, priority=5, cell=_of_process("ppid", _known)),
+    Column("command", "COMMAND", 16, priority=3, stretch=True, cell=_command_cell),
+)
+
+
+def link_lines(gpu: GpuSample, earlier: GpuSample, width: int) -> list[list[Cell]]:
+    """A line per NVLink, in as many panels as fit beside each other."""
+    links = gpu.nvlink.links
+    if not links:
+        return []
+    before = {link.index: link.errors for link in earlier.nvlink.links}
+    panels = max(1, min(3, width // LINK_PANEL))
+    each = width // panels
+    rows = []
+    for link in links:
+        old = before.get(link.index, {})
+        grown = {name: value - old[name] for name, value in link.errors.items() if name in old and value > old[name]}
+        rows.append(link_row(link, grown))
+    header, *drawn = table_lines(LINK_COLUMNS, rows, each - 2)
+    high = -(-len(drawn) // panels)
+    return side_by_side([[header, *drawn[start : start + high]] for start in range(0, len(drawn), high)], each)
+
+
+def event_lines(events: Sequence[KernelEvent], gpu: GpuSample, width: int) -> list[list[Cell]]:
+    """What the kernel log said of this GPU, the newest first."""
+    own = _device(gpu.pci_bus_id or "")
+    of_gpu = [event for event in events if own is not None and _device(event.subject) == own]
+    lines = []
+    for event in reversed(of_gpu[-MOST_EVENTS:]):
+        what = event.kind if event.code is None else f"{event.kind.capitalize()} {event.code}"
+        cells = [Cell(f"{clock_time(event.at)}  ", "dim"), Cell(f"{what}  ", "bold"), Cell(event.text)]
+        lines += wrap(cells, width, 10)
+    return lines
+
+
+def _device(bus_id: str) -> tuple[int, str, str] | None:
+    """Of a PCI bus id: "0000:1b:00" in the log is "00000000:1B:00.0" in NVML."""
+    parts = bus_id.lower().split(".")[0].split(":")
+    try:
+        return (int(parts[0], 16), parts[1], parts[2]) if len(parts) == 3 else None
+    except ValueError:
+        return None
+
+
+def _section(lines: list[list[Cell]], title: str) -> list[list[Cell]]:
+    return [[], [Cell(title, "title")], *lines] if lines else []
+
 
 LEAST_DETAILS = 8  # lines
 LEAST_OF_GPU = 4  # lines of the timeline and the details
@@ -75,7 +241,7 @@ class GpuScreen(Pane):
         return self.mltop.trail.here.node
 
     def titles(self, picture: Picture) -> list[str]:
-        """Which GPU, and whose it is."""
+        """Which GPU, and which ranks and job use it."""
         node, gpu = self._node(), self._gpu()
         if node is None or gpu is None:
             return super().titles(picture)
@@ -83,9 +249,12 @@ class GpuScreen(Pane):
         users = users_of(node, gpu)
         ranks = ranks_text(Ranges.of(rank.rank for rank in users if rank.rank is not None))
         job = next((rank.job for rank in users if rank.job), "")
-        whose = "  ".join(filter(None, (ranks if users else "", f"job {job}" if job else "")))
+        used_by = "  ".join(filter(None, (ranks if users else "", f"job {job}" if job else "")))
         model = gpu.name or ""
-        return [f"{name}  {whose}  {model}  serial {gpu.serial}" if gpu.serial else f"{name}  {whose}  {model}", name]
+        return [
+            f"{name}  {used_by}  {model}  serial {gpu.serial}" if gpu.serial else f"{name}  {used_by}  {model}",
+            name,
+        ]
 
     def fill(self, picture: Picture) -> None:
         node, gpu = self._node(), self._gpu()
@@ -118,7 +287,7 @@ class GpuScreen(Pane):
     def action_neighbour(self, step: int) -> None:
         """Go to the next GPU, from the last one of the node to the first."""
         node, gpu = self._node(), self._gpu()
-        indexes = [other.index for other in gpus_of(node)]
+        indexes = [other.index for other in sampled_gpus(node)]
         if node is not None and len(indexes) > 1:
             at = indexes.index(gpu.index) if gpu is not None else -step
             self.mltop.beside(gpu_location(node.node, indexes[(at + step) % len(indexes)]))

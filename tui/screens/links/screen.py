@@ -25,9 +25,8 @@ from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
 from mltop.tui.screens.lines import unread_lines
 from mltop.tui.screens.links.rails import PortsOfNodes, Rail, rail_head, rail_lines, rails_of
-from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.pane import NODE_KEYS, Pane, TextLines
 from mltop.tui.screens.problems import Problems
-from mltop.tui.screens.subjects import OneNodePane
 from mltop.tui.screens.tables import NO_SAMPLE, gaps_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
@@ -38,13 +37,14 @@ Counters = dict[str, int]
 LINK_FINDINGS = ("ib.", "eth.", "roce.", "efa", "pcie.", "gdr.", "fabric.", "nvlink.")
 
 
-class LinksScreen(OneNodePane):
+class LinksScreen(Pane):
     """The ports of one node, or of all nodes by rail."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *OneNodePane.BINDINGS,
+        *NODE_KEYS,
         Binding("v", "rails", "rails", tooltip="ports of one node, or by rail over all nodes, who differs first"),
     ]
+    of_node = True
     lines_are = "ports"
     DEFAULT_CSS = """
     LinksScreen #findings { height: auto; }

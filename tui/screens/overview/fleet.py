@@ -43,12 +43,11 @@ from mltop.tui.render.graph import width_beside, width_in_one_line
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.states import doing_cell
 from mltop.tui.render.story import Story, height_of
-from mltop.tui.screens.graphs import group_graphs
+from mltop.tui.screens.graphs import Spare, group_graphs, keys_and_terms
 from mltop.tui.screens.overview.heatmap import Heatmap
 from mltop.tui.screens.pane import Pane, TextLines
 from mltop.tui.screens.problems import Problems, lines_for
 from mltop.tui.screens.rows import SubjectRows, by_node
-from mltop.tui.screens.spare import Spare, keys_and_terms
 from mltop.tui.screens.tabled import GpuTable
 from mltop.tui.screens.tables import free_gpus, gpu_rows
 from mltop.tui.widgets.cell_view import CursorView
@@ -95,6 +94,7 @@ class FleetScreen(Pane):
         self._noted: Sequence[Finding] = ()  # of which these two were made
         self._names: Mapping[str, str] = {}
         self._stories: Sequence[Story] = ()
+        self._with_node = False  # whether the node under the cursor has a line
         self._left: int | None = None  # lines below the map at the last draw; None: the list stands there
         self._groups: Sequence[Group] = ()
         self._spare = Spare(fleet=True)
@@ -216,10 +216,7 @@ class FleetScreen(Pane):
         below = 1 + len(view.gpus) if view is not None and view.newest is not None else 0  # for its GPUs
         left -= guarded("the graphs", lambda: self._show_graphs(graphs, left if roomy else 0, below), 0)
         self.part("the legend", lambda: self._show_legend(legend, all_heats, grid.density))
-        node_lines = self.query_one("#node-lines", TextLines)
-        node_lines.display = node
-        node_lines.styles.height = 1
-        self._left = left
+        self._left, self._with_node = left, node
         self.part("the GPUs of the node under the cursor", lambda: self._show_gpus(left))
         self.part("the node under the cursor", self._show_node)
 
@@ -233,11 +230,9 @@ class FleetScreen(Pane):
         self._show_problems(0)
         self.set_part("#graphs", [])
         self._show_gpus(0)
-        blank = self.query_one("#legend", TextLines)  # between the header and the nodes
-        blank.display = room - len(lines) - len(grid.rows) >= 2
-        blank.set_lines([[]])
+        left = room - len(lines) - len(grid.rows) - 1
+        left -= self.set_part("#legend", [[]] if left >= 1 else [])  # between the header and the nodes
         self.set_part("#node-lines", lines)
-        left = room - len(lines) - len(grid.rows) - blank.display - 1
         self.set_part("#spare", [[], *keys_and_terms(self.mltop.config.keys, self.size.width, left)])
 
     def _needed(self, heats: Sequence[NodeHeat], sections: Sequence[Section]) -> int:
@@ -288,8 +283,6 @@ class FleetScreen(Pane):
         return self.query_one(Problems).show(self._stories, self._picture.view.taken_at, self.size.width, room)
 
     def _show_legend(self, shown: bool, heats: list[NodeHeat], density: str = "") -> None:
-        line = self.query_one("#legend", TextLines)
-        line.display = shown
         metric, width = self._heats.metric, self.size.width
         source = ""
         if metric is METRICS[0]:
@@ -298,7 +291,8 @@ class FleetScreen(Pane):
         sorted_by = next((column.title for column in MARKED_NODE_COLUMNS if sort and column.key == sort.column), "")
         not_judged = len(self._picture.not_judged & self._views.keys())
         legend = Legend(heats, metric, source, self._by_job, not_judged, sorted_by)
-        line.set_lines([list_legend(legend, width) if self._as_list else map_legend(legend, density, width)])
+        line = list_legend(legend, width) if self._as_list else map_legend(legend, density, width)
+        self.set_part("#legend", [line] if shown else [])
 
     def _show_gpus(self, left: int) -> None:
         """Show the GPUs of the node under the cursor, where there is room for all of them, and how that was going."""
@@ -317,12 +311,11 @@ class FleetScreen(Pane):
 
     def _show_node(self) -> None:
         view = self._views.get(self.node_at_cursor())
-        lines = self.query_one("#node-lines", TextLines)
-        if view is None:
-            lines.set_lines([])
-            return
-        below = self.query_one(GpuTable).display
-        lines.set_lines(node_lines(view, self._heats.metric, self.size.width, below, self._still(view)))
+        lines: list[list[Cell]] = [[]]  # the room for it is kept
+        if view is not None:
+            below = self.query_one(GpuTable).display
+            lines = node_lines(view, self._heats.metric, self.size.width, below, self._still(view))[:1]
+        self.set_part("#node-lines", lines if self._with_node else [])
 
     def _still(self, view: NodeView) -> Cell | None:
         """How the job of this node stands, where it does."""

@@ -8,11 +8,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.strip import Strip
 
 from mltop.probes.model.text import clean
-from mltop.tui.render.cells import Cell
 from mltop.tui.render.fleet.heat import NodeHeat
 from mltop.tui.render.fleet.map import AT, Grid, Section, fitting, line_cells
 from mltop.tui.widgets.cell_view import CursorView
@@ -48,7 +46,7 @@ class Heatmap(CursorView, can_focus=True):
         self._room = 1
         self._untouched = True
         self._wanted_column = 0  # up and down keep to it across shorter lines
-        self._grid = fitting((), (), 1, 1)
+        self.grid = fitting((), (), 1, 1)
         self._steps = Steps(self)
         self._ahead: dict[int, tuple[object, Strip]] = {}  # lines that are drawn before they are painted
 
@@ -65,19 +63,10 @@ class Heatmap(CursorView, can_focus=True):
         ``room``: lines that the map may take; returns the grid, whose rows are what it takes. ``names``: what stands
         for the nodes' names.
         """
-        cursor_was_visible = self.cursor_is_visible()
         self._heats, self._sections, self._marks, self._room = heats, sections, frozenset(marks), max(1, room)
         self._names = names
-        self.set_items([heat.node for heat in heats])
-        self._lay_out()
-        if cursor_was_visible:
-            self.scroll_to_cursor()
-        self.repaint_changes()
-        return self._grid
-
-    @property
-    def grid(self) -> Grid:
-        return self._grid
+        self.show_lines((), [heat.node for heat in heats])
+        return self.grid
 
     # The cursor.
 
@@ -86,37 +75,37 @@ class Heatmap(CursorView, can_focus=True):
         """Until the user has moved it, the cursor keeps its place, not its node."""
         return not self._untouched
 
-    def tell_moved(self, key: str) -> None:
+    def report_move(self, key: str) -> None:
         if self._on_move is not None:
             self._on_move(key)
 
     def line_of(self, index: int) -> int:
-        return self._grid.place(index)[0]
+        return self.grid.place(index)[0]
 
     def item_at(self, x: int, line: int) -> int | None:
-        column = self._grid.column_of(x)
-        if column is None or line >= len(self._grid.rows):
+        column = self.grid.column_of(x)
+        if column is None or line >= len(self.grid.rows):
             return None
-        first, end = self._grid.rows[line]
+        first, end = self.grid.rows[line]
         return first + column if first + column < end else None
 
     def place_at(self, index: int) -> None:
         self._untouched = False
         super().place_at(index)
         if self._heats:
-            self._wanted_column = self._grid.place(self._cursor)[1]
+            self._wanted_column = self.grid.place(self._cursor)[1]
 
     def action_cursor(self, step: int) -> None:
         if not self._heats:
             return
-        line, column = self._grid.place(self._cursor)[0], self._wanted_column
-        last, way = len(self._grid.rows) - 1, 1 if step > 0 else -1
+        line, column = self.grid.place(self._cursor)[0], self._wanted_column
+        last, way = len(self.grid.rows) - 1, 1 if step > 0 else -1
         if abs(step) == 1 and not 0 <= line + step <= last and self.leave(step):
             return
         target = min(max(line + step, 0), last)
-        while self._grid.at(target, column) is None and 0 < target < last:  # the line of a title
+        while self.grid.at(target, column) is None and 0 < target < last:  # the line of a title
             target += way
-        index = self._grid.at(target, column)
+        index = self.grid.at(target, column)
         if (index is None or target == line) and self.leave(step):
             return
         if index is not None and target != line:
@@ -137,15 +126,15 @@ class Heatmap(CursorView, can_focus=True):
 
     # Drawing.
 
-    def content(self, y: int) -> object:
+    def content(self, y: int) -> Any:
         line = self.content_line(y)
-        if line >= len(self._grid.rows):
-            return None
-        first, end = self._grid.rows[line]
+        if line >= len(self.grid.rows):
+            return super().content(y)
+        first, end = self.grid.rows[line]
         heats = tuple(self._heats[first:end])
         marks = tuple(heat.node for heat in heats if heat.node in self._marks) if self._marks else ()
         cursor = (self._cursor, self.cursor_style) if first <= self._cursor < end else None
-        label = self._grid.labels[line] if self._grid.labels else None
+        label = self.grid.labels[line] if self.grid.labels else None
         return heats, marks, cursor, label
 
     def paint_line(self, y: int) -> Strip:
@@ -181,38 +170,37 @@ class Heatmap(CursorView, can_focus=True):
     def drop_strips(self) -> None:
         self._ahead.clear()
 
-    def draw(self, y: int, content: object) -> Strip:
+    def draw(self, y: int, content: Any) -> Strip:
         width = self.scrollable_content_region.width
-        if content is None:
-            return self.strip([Cell(self.empty_text if not self._heats and y == 0 else "", "dim")], width)
-        cursor = self._cursor if self._cursor_key is not None else None
-        return self.strip(line_cells(self._grid, self._heats, self.content_line(y), self._marks, cursor), width)
+        if content[0] is None:
+            return super().draw(y, content)
+        cursor = self._cursor if self.cursor_key is not None else None
+        return self.strip(line_cells(self.grid, self._heats, self.content_line(y), self._marks, cursor), width)
 
     def cell_style(self, name: str, over: str = "") -> Any:
         """Styles that begin with "at-" are those of the cursor."""
         at_cursor = name.startswith(AT)
         return super().cell_style(name.removeprefix(AT), self.cursor_style if at_cursor else over)
 
-    def _lay_out(self) -> None:
-        """Where every node stands; everything is drawn again only when that changed."""
+    def set_items(self, keys: Sequence[Any]) -> None:
+        """Also finds the place of every node; everything is drawn again only when that changed."""
+        super().set_items(keys)
         width = self.container_size.width or self.size.width or 1
         grid = fitting(self._heats, self._sections, width, self._room, self._names)
         if len(grid.rows) > self._room:  # the scrollbar takes a column
             width -= self.styles.scrollbar_size_vertical
             grid = fitting(self._heats, self._sections, width, self._room, self._names)
-        before, self._grid = self._grid, grid
-        if len(grid.rows) != len(before.rows):
-            self.virtual_size = Size(0, len(grid.rows))
+        before, self.grid, self._lines = self.grid, grid, grid.rows
         if _looks(grid) != _looks(before):
             self.drop_strips()
             self.refresh()
 
     def on_resize(self) -> None:
-        self._lay_out()
+        self.show_lines((), self._keys)
 
 
 def _has_cursor(content: object) -> bool:
-    return isinstance(content, tuple) and content[2] is not None
+    return isinstance(content, tuple) and len(content) > 2 and content[2] is not None
 
 
 def _looks(grid: Grid) -> tuple[object, ...]:

@@ -28,9 +28,8 @@ from mltop.tui.render.stacks.verdict import digests_of, stack_lines
 from mltop.tui.render.story import Story
 from mltop.tui.screens.bars import Notice
 from mltop.tui.screens.graphs import job_graph
-from mltop.tui.screens.pane import TextLines
+from mltop.tui.screens.pane import RANK_KEYS, Pane, TextLines
 from mltop.tui.screens.problems import Problems
-from mltop.tui.screens.subjects import RanksPane
 from mltop.tui.screens.tabled import RankTable
 from mltop.tui.screens.tables import rank_of, rank_rows
 from mltop.tui.widgets.cell_lines import CellLines
@@ -44,10 +43,10 @@ OWN_LOG = Binding("l", "log", "log", tooltip="its log: the last lines that it ha
 SETTINGS = Binding("e", "environment", "environment", tooltip="its environment: what changes how it runs, no secrets")
 
 
-class RanksScreen(RanksPane):
+class RanksScreen(Pane):
     """Ranks, others that hold GPU memory, and Python processes of no job."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, OWN_LOG, SETTINGS]
+    BINDINGS: ClassVar[list[BindingType]] = [*RANK_KEYS, OWN_LOG, SETTINGS]
     AUTO_FOCUS = "LineTable"
 
     def __init__(self) -> None:
@@ -133,10 +132,10 @@ class RanksScreen(RanksPane):
             self.mltop.tell(Notice("no process is under the cursor", "warn"))
 
 
-class RankScreen(RanksPane):
+class RankScreen(Pane):
     """``Location.part`` "environment" or "log": that of the process in place of its stacks."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*RanksPane.BINDINGS, OWN_LOG, SETTINGS]
+    BINDINGS: ClassVar[list[BindingType]] = [*RANK_KEYS, OWN_LOG, SETTINGS]
     AUTO_FOCUS = "#stack"
     focus_follows = False  # its row is only read
     _log_shown: ReadLog | None = None

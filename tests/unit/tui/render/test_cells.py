@@ -126,7 +126,7 @@ def test_the_sorted_column_is_marked(reverse, arrow):
     assert plain(header_line(COLUMNS, shown)) == "  A  B      C     D     "
     assert plain(header_line(COLUMNS, shown, ("a", reverse))) == f" {arrow}A  B      C     D     "
     assert plain(header_line(COLUMNS, shown, ("b", reverse))) == f"  A  B{arrow}     C     D     "
-    marked = (Column("mark", "", 1, tight=True), *COLUMNS)
+    marked = (Column("mark", "", 1, gap=0), *COLUMNS)
     shown = layout(marked, 25)
     assert plain(header_line(marked, shown, ("b", reverse))) == f"   A  B{arrow}     C     D     ", "a mark has no gap"
     assert plain(header_line(marked, shown, ("d", reverse))) == f"   A  B      C     D{arrow}    "
@@ -149,7 +149,7 @@ def test_a_background_ends_with_its_word():
 
 
 def test_narrow_gaps_and_none():
-    columns = (Column("m", "", 1, tight=True), Column("a", "A", 2, gap=1), Column("b", "B", 2), Column("c", "C", 2))
+    columns = (Column("m", "", 1, gap=0), Column("a", "A", 2, gap=1), Column("b", "B", 2), Column("c", "C", 2))
     row = Row("", tuple(Cell(text) for text in ("!", "aa", "bb", "cc")))
     assert plain(columns_line(columns, row, layout(columns, 10))) == "!aa bb  cc"
     assert fit(columns, 10) == [0, 1, 2, 3]

@@ -27,7 +27,7 @@ from mltop.tui.filters import FIELDS, Subject
 from mltop.tui.render.cells import (
     Cell,
     Column,
-    PartsCell,
+    MeteredCell,
     Row,
     columns_line,
     header_line,
@@ -209,7 +209,7 @@ def test_the_clock_is_in_ghz_and_coloured_where_it_is_held_down(
 )
 def test_power_is_coloured_while_its_cap_lowers_the_clock(fields: dict[str, object], styles: list[str]) -> None:
     found = cell(gpu(**fields), "power")
-    assert isinstance(found, PartsCell) and found.text == "652/700W"
+    assert isinstance(found, MeteredCell) and found.text == "652/700W"
     assert [part.style for part in found.fitted(8)] == styles
     assert plain(found.fitted(10)) == "  652/700W" and len(plain(found.fitted(5))) == 5
 

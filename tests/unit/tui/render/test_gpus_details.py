@@ -11,7 +11,7 @@ from mltop.probes.model import Gap, GpuProcess, GpuSample, KernelEvent, MigInsta
 from mltop.tui.app.navigation import gpu_location, gpu_of_row
 from mltop.tui.render.cells import line_width, plain
 from mltop.tui.render.gpus.details import Block, Fact, GpuGaps, block_lines, blocks_of
-from mltop.tui.screens.gpu.details import (
+from mltop.tui.screens.gpu.screen import (
     Baseline,
     Baselines,
     details,

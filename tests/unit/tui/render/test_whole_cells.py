@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from mltop.tui.render.cells import Cell, Column, PartsCell, Row, columns_line, layout, needs, plain, table_lines
+from mltop.tui.render.cells import Cell, Column, MeteredCell, Row, columns_line, layout, needs, plain, table_lines
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS
 from mltop.tui.render.gpus.table import GPU_COLUMNS, LINK_COLUMNS
 from mltop.tui.render.links import LINK_COLUMNS as PORT_COLUMNS
@@ -16,7 +16,7 @@ from mltop.tui.render.links import PCI_COLUMNS
 from mltop.tui.render.probes.kinds import TABLES
 from mltop.tui.render.ranks import RANK_COLUMNS
 from mltop.tui.report.page import Page
-from mltop.tui.screens.gpu.details import PROCESS_COLUMNS
+from mltop.tui.screens.gpu.screen import PROCESS_COLUMNS
 
 ALL = {
     "gpus": GPU_COLUMNS,
@@ -39,7 +39,7 @@ def large(columns: Sequence[Column], more: int) -> Row:
     cells: list[Cell] = []
     for at, column in enumerate(columns):
         text = (DIGITS if column.right else WORDS)[: column.width + more].strip()
-        cells.append(PartsCell.of(Cell(text[:3]), Cell(text[3:]), right=column.right) if at % 2 else Cell(text))
+        cells.append(MeteredCell(text, "", (Cell(text[:3]), Cell(text[3:]))) if at % 2 else Cell(text))
     return Row("key", tuple(cells))
 
 
@@ -54,12 +54,12 @@ def test_no_cell_reads_as_less_than_it_says(name: str, more: int, width: int) ->
     line, start = plain(columns_line(columns, row, shown)), 0
     for place, (index, cells) in enumerate(shown):
         text = line[start : start + cells]
-        start += cells + (0 if columns[index].tight else columns[index].gap)
+        start += cells + columns[index].gap
         whole = row.cells[index].text
         assert text.strip() == whole or "…" in text, (columns[index].key, text)
         if columns[index].right and more < 3:
             assert text.strip() == whole, "figures take the room of other columns"
-        assert place + 1 < len(shown) or len(line) == start - columns[index].gap * (not columns[index].tight)
+        assert place + 1 < len(shown) or len(line) == start - columns[index].gap
 
 
 @pytest.mark.parametrize("width", WIDTHS)

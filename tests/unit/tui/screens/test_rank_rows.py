@@ -9,8 +9,7 @@ from mltop.probes.model.sample import PlacedJob
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
 from mltop.tui.render.earlier import EarlierRanks
-from mltop.tui.screens.row_context import RowContext
-from mltop.tui.screens.tables import rank_of, rank_rows
+from mltop.tui.screens.tables import RowContext, rank_of, rank_rows
 
 RANKS = [RankSample(pid, number, job="run", uid=5, state="S") for pid, number in ((12, 1), (11, 0))]
 NOTEBOOK = RankSample(7, uid=5, state="S", command="python notebook.py")

@@ -16,7 +16,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from mltop.tui.terminal.painting import PLAIN, UNTOLD, Look, Terminal, transition
+from mltop.tui.terminal.painting import PLAIN, UNSET, Look, Terminal, transition
 from tests.shown import shown
 
 WIDTH, HEIGHT = 40, 8
@@ -206,7 +206,7 @@ def test_any_look_follows_any_other() -> None:
     looks = [PLAIN, *(Look(some) for some in codes)]
     for after in looks:
         wanted = told(transition(PLAIN, after), {})
-        assert told(transition(UNTOLD, after), {"7": True, "38": "31"}) == wanted
+        assert told(transition(UNSET, after), {"7": True, "38": "31"}) == wanted
         for before in looks:
             assert told(transition(before, after), told(transition(PLAIN, before), {})) == wanted
 
