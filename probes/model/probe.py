@@ -92,9 +92,19 @@ class DeviceResult:
     gaps: dict[str, str] = field(default_factory=dict)
 
     @property
+    def main(self) -> str:
+        """Which figure of KEPT is judged and ordered by: the first that is known."""
+        return next((what for what in self.KEPT if self.figure(what) is not None), "")
+
+    @property
     def rate(self) -> float | None:
-        """The figure that is judged and ordered by, the first of KEPT that is known; higher is better."""
-        return next((rate for field in self.KEPT.values() if (rate := getattr(self, field)) is not None), None)
+        """The main figure; higher is better."""
+        return self.figure(self.main) if self.main else None
+
+    def figure(self, what: str) -> float | None:
+        """The figure ``what`` of KEPT."""
+        value: float | None = getattr(self, self.KEPT[what])
+        return value
 
     @property
     def is_wrong(self) -> bool:
@@ -219,10 +229,10 @@ class CopiesResult(DeviceResult):
     near: bool | None = None
 
     @property
-    def rate(self) -> float | None:
-        """Of the slower direction."""
-        rates = (self.to_device_bytes_per_s, self.to_host_bytes_per_s)
-        return min((rate for rate in rates if rate is not None), default=None)
+    def main(self) -> str:
+        """The slower direction."""
+        rates = {what: rate for what in COPY_WAYS[:2] if (rate := self.figure(what)) is not None}
+        return min(rates, key=rates.__getitem__, default="")
 
     def key(self, what: str) -> str:
         return f"copies {what} {self.size_bytes}"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
-from typing import Any, NamedTuple
 
 from mltop.probes.investigate.probing.board import Board
 from mltop.probes.investigate.probing.collective import Collective
@@ -17,10 +15,9 @@ from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.collective import judge_collective, merge_times, who_failed, with_expected
 from mltop.probes.judge.probes.hardware.busbw import expected_busbw
 from mltop.probes.judge.probes.hardware.peaks import Expected
-from mltop.probes.judge.probes.matmul import judge_matmul, with_efficiency
 from mltop.probes.judge.probes.nccl import settings, translate
 from mltop.probes.judge.probes.pairs import judge_pairs
-from mltop.probes.judge.probes.transfers import TRANSFERS, judge_transfer
+from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import (
     CollectiveResult,
@@ -62,19 +59,6 @@ def script() -> str:
     return files("mltop.probes.active.all_reduce").joinpath("plain_bench.py").read_text(encoding="utf-8")
 
 
-class DeviceJudge(NamedTuple):
-    """Of a kind that measures each device by itself. ``complete``: what only a judge can say of a result."""
-
-    judge: Callable[[Any, Sequence[PastResult]], ProbeVerdict]
-    complete: Callable[[Any], Any] = lambda result: result
-
-
-_JUDGES: dict[str, DeviceJudge] = {
-    "matmul": DeviceJudge(judge_matmul, with_efficiency),
-    **{kind: DeviceJudge(partial(judge_transfer, transfer)) for kind, transfer in TRANSFERS.items()},
-}
-
-
 @dataclass
 class Measured:
     """All that a run has. ``times`` of all-reduce, ``pairs`` of the pair search, the rest on the board."""
@@ -91,8 +75,8 @@ def judged(
 ) -> ProbeReport:
     """The report on all that was measured, compared with ``past`` results."""
     report = ProbeReport(wanted.kind, 0.0, failures=measured.board.failures, simulated=measured.board.simulated)
-    if wanted.kind in _JUDGES:
-        of = _JUDGES[wanted.kind]
+    if wanted.kind in JUDGES:
+        of = JUDGES[wanted.kind]
         order = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in measured.board.results))}
         report.results = list(map(of.complete, measured.board.results))
         report.results.sort(key=lambda one: (order[one.node], -1 if one.gpu is None else one.gpu))
@@ -171,5 +155,5 @@ def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], canc
     by_reason = grouped(failures, lambda failure: failure.why)
     reasons = [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
     if not reasons:
-        reasons = ["no device was found" if wanted.kind in _JUDGES else "fewer than two ranks took part"]
+        reasons = ["no device was found" if wanted.kind in JUDGES else "fewer than two ranks took part"]
     return ProbeVerdict(f"nothing was measured: {reasons[0]}", details=reasons[1:])
