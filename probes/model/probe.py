@@ -5,7 +5,7 @@ Rates are bytes/s, times s, FLOP rates TFLOP/s (10^12, a multiply-add counts 2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -79,6 +79,7 @@ class DeviceResult:
     ``KEPT``: the figures that later runs compare themselves with: the word in their key, and the field.
     """
 
+    KIND: ClassVar[ProbeKind]
     KEPT: ClassVar[Mapping[str, str]] = {}
     node: str = ""
     gpu: int | None = None
@@ -126,6 +127,11 @@ class DeviceResult:
         return f"{threads} threads" if self.kind == "cpu" and threads else ""
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """ "8192x8192x8192"."""
+    return "x".join(map(str, shape))
+
+
 def cpu_subject(node: str) -> str:
     """``PastResult.uuid`` of a node's processors."""
     return f"cpu of {node}"
@@ -144,6 +150,7 @@ class MatmulResult(DeviceResult):
     ``still_heating``: in the warm-up's last third the clock was more than 2 % below that of its first.
     """
 
+    KIND = "matmul"
     KEPT: ClassVar[Mapping[str, str]] = {"sustained": "sustained_tflops", "burst": "burst_tflops"}
     dtype: str = "bf16"
     shape: list[int] = field(default_factory=list)
@@ -178,8 +185,8 @@ class MatmulResult(DeviceResult):
 
     def key(self, what: str) -> str:
         """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: of any shape."""
-        shape = "x".join(map(str, self.sustained_shape)) if what == "sustained" else ""
-        return " ".join(filter(None, ("matmul", self.dtype, what, shape, self._threads)))
+        shape = shape_text(self.sustained_shape) if what == "sustained" else ""
+        return " ".join(filter(None, (self.KIND, self.dtype, what, shape, self._threads)))
 
 
 @dataclass
@@ -189,6 +196,7 @@ class MemoryResult(DeviceResult):
     ``code_path``: what copies; ``threads``: of processors.
     """
 
+    KIND = "memory"
     KEPT: ClassVar[Mapping[str, str]] = {"copy": "copy_bytes_per_s"}
     size_bytes: int = 0
     iterations: int = 0
@@ -199,7 +207,7 @@ class MemoryResult(DeviceResult):
     code_path: str = ""
 
     def key(self, what: str) -> str:
-        return f"memory {what} {self.size_bytes} {self._threads}".rstrip()
+        return f"{self.KIND} {what} {self.size_bytes} {self._threads}".rstrip()
 
 
 COPY_WAYS = ("to_device", "to_host", "to_device_together", "to_host_together")
@@ -214,6 +222,7 @@ class CopiesResult(DeviceResult):
     there (False: the process may not use the CPUs beside the GPU).
     """
 
+    KIND = "copies"
     KEPT: ClassVar[Mapping[str, str]] = {way: f"{way}_bytes_per_s" for way in COPY_WAYS}
     size_bytes: int = 0
     iterations: int = 0
@@ -235,7 +244,7 @@ class CopiesResult(DeviceResult):
         return min(rates, key=rates.__getitem__, default="")
 
     def key(self, what: str) -> str:
-        return f"copies {what} {self.size_bytes}"
+        return f"{self.KIND} {what} {self.size_bytes}"
 
 
 @dataclass
@@ -253,7 +262,7 @@ class PeerCopy:
 
 
 # What a device's "result" event holds, by the kind of probe.
-DEVICE_RESULTS: dict[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
+DEVICE_RESULTS: Mapping[str, type[DeviceResult]] = {of.KIND: of for of in (MatmulResult, MemoryResult, CopiesResult)}
 
 
 @dataclass

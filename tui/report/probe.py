@@ -24,6 +24,7 @@ from mltop.probes.model.probe import (
     PastResult,
     ProbeReport,
     Suspect,
+    shape_text,
 )
 from mltop.probes.model.ranks import fold
 from mltop.tui.render.cells import Cell, Column, row_of, with_widths
@@ -155,7 +156,7 @@ def print_probe(
         page.line(Cell(report.command))
 
 
-WIDE = 110  # columns of the terminal: below, cells say less
+WIDE = 110  # columns of the terminal: below, columns are close to each other
 FEW = 8  # alike results: so many are shown one by one
 LEAST_SHARE = 0.005  # of the time: less throttling is none
 
@@ -173,7 +174,7 @@ def print_devices(report: ProbeReport, past: Sequence[PastResult], page: Page, v
         title = "NODE/GPU" if any(result.gpu is not None for result in single) else "NODE"
         columns = devices.columns_of(TABLES[kind].columns, lines, title)
         if page.width < WIDE:
-            columns = _close(devices.columns_of(TABLES[kind].brief, lines, title))
+            columns = _close(columns)
         page.whole_table(columns, [devices.device_row(columns, line, line.name) for line in lines])
     for group in groups:
         page.paragraph(*_alike_sentence(group, more=bool(single)))
@@ -279,10 +280,7 @@ def _peers(results: Sequence[CopiesResult], page: Page, verbose: bool) -> None:
 def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
     peers = [peer for result in results for peer in result.peers]
     return all(
-        peer.bytes_per_s is not None
-        and usual
-        and peer.bytes_per_s >= collectives.SLOW_PAIR * usual
-        and peer.direct is True
+        peer.bytes_per_s is not None and usual and peer.bytes_per_s >= devices.SLOW_WAY * usual and peer.direct is True
         for peer in peers
     )
 
@@ -312,8 +310,8 @@ def _way(result: DeviceResult) -> str:
     parts = [f"{name} {version}" for name, version in result.versions.items() if version]
     if isinstance(result, MatmulResult):
         tried = f" (best of {result.shapes_tried} shapes)" if result.shapes_tried > 1 else ""
-        parts += [f"{result.dtype} burst {devices.shape_text(result.shape)}{tried}"] if result.shape else []
-        parts += [f"held {devices.shape_text(result.sustained_shape)}"] if result.sustained_shape else []
+        parts += [f"{result.dtype} burst {shape_text(result.shape)}{tried}"] if result.shape else []
+        parts += [f"held {shape_text(result.sustained_shape)}"] if result.sustained_shape else []
         parts += [result.code_path] if result.code_path else []
     elif isinstance(result, (MemoryResult, CopiesResult)) and result.size_bytes:
         parts.append(f"{result.iterations} copies of {units.size_text(result.size_bytes)}")

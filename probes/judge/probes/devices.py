@@ -108,9 +108,11 @@ Members = Sequence[Device]
 class DeviceJudge:
     """Judges all results of one kind. ``beside``: a sentence about a Figure; ``causes``: of a difference to it that
     accuses nobody; ``alone``: the ways that the headline names, with their words.
+    ``shows_figures``: tables of results compare them with figures of others, too.
     """
 
     alone: ClassVar[Mapping[str, str]] = {}
+    shows_figures: ClassVar[bool] = False
     beside: ClassVar[str] = "{label} {rates}, {share} of {good} ({source})"
     causes: ClassVar[str] = ""
 

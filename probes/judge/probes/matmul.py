@@ -44,6 +44,7 @@ Damaged = list[tuple[MatmulResult, str, str]]
 
 
 class MatmulJudge(DeviceJudge):
+    shows_figures: ClassVar[bool] = True
     beside: ClassVar[str] = "{label}: {rates}, {share} of mamf-finder's {good} on {source}"
     causes: ClassVar[str] = "versions of driver, torch and cuBLAS alone"
 
@@ -105,7 +106,7 @@ class MatmulJudge(DeviceJudge):
                 share = units.percent_words(figure.rate / figure.good)
                 return f"burst {share} of mamf-finder's {units.tflops_words(figure.good)}"
         phase, efficiency = reasons.load_phase(result), result.sustained_efficiency
-        full_limit = reasons.at_power_limit(phase) and reasons.lowered_limit(phase, ()) is None
+        full_limit = reasons.at_power_limit(phase) and not reasons.usual_limits(phase, ())
         if full_limit and efficiency is not None and efficiency >= GOOD_EFFICIENCY:
             return f"{units.percent_words(efficiency)} of its peak at that clock"
         return ""
@@ -232,14 +233,13 @@ def _accusation(device: Device, others: Sequence[MatmulResult]) -> Reason | None
     below, alone = device.others.slower > PEER_GAP, device.others.usual is None
     if not rated.slow and not below and not alone:
         return None
-    lowered = reasons.lowered_limit(reasons.load_phase(device.result), known(map(reasons.load_phase, others)))
+    reason = reasons.explain(device.result, others)
+    lowered = reasons.usual_limits(reasons.load_phase(device.result), known(map(reasons.load_phase, others)))
     # A limit that all have is a decision, not a fault: most others may draw more.
     limit, limits = _limit_w(device.result), known(map(_limit_w, others))
     differs = limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
-    if rated.slow or (below and lowered is not None and differs):
-        return reasons.explain(device.result, others)
-    fault = reasons.hardware_fault(device.result, others) if rated.peers.slow is None else None
-    return reasons.explain(device.result, others) if fault is not None and fault.fault else None
+    accused = rated.slow or (below and lowered and differs) or (rated.peers.slow is None and reason.fault)
+    return reason if accused else None
 
 
 def _software(results: Sequence[MatmulResult]) -> str:
@@ -262,7 +262,7 @@ def _power_limits(results: Sequence[MatmulResult]) -> Iterator[str]:
         limit = units.span_words(known(phase.power_limit_w for phase in at_limit), "W")
         at = f" at {clocks}" if clocks else ""
         yield f"the power limit ({limit}) holds {len(at_limit)} of {len(results)}{at}: normal at full load"
-    lowered = [phase for phase in phases if reasons.lowered_limit(phase, ()) is not None]
+    lowered = [phase for phase in phases if reasons.usual_limits(phase, ())]
     if lowered:
         limit = units.span_words(known(phase.power_limit_w for phase in lowered), "W")
         default = units.span_words(known(phase.power_limit_default_w for phase in lowered), "W")

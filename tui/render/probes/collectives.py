@@ -11,12 +11,12 @@ from mltop.probes.model.probe import CollectiveResult, CopiesResult, PairResult,
 from mltop.probes.model.units import UNKNOWN, bandwidth, digits, percent, short_time, signed_percent, size_text
 from mltop.tui.render.cells import Cell, Column, clip, runs
 from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.probes.devices import SLOW_WAY
 from mltop.tui.render.units import middle
 
 LITTLE_OF_EXPECTED = 0.85  # of what this hardware gives elsewhere
 BAR_WIDTH = 16
 LATE = 0.2  # of the collective's time: a lag that is no noise
-SLOW_PAIR = 0.85  # of the median of all pairs
 
 
 def size_key(result: CollectiveResult) -> str:
@@ -153,7 +153,7 @@ class PairLine(NamedTuple):
     def style(self) -> str:
         if self.pair.busbw_bytes_per_s is None:
             return "crit"
-        return "warn" if self.share is not None and self.share < SLOW_PAIR else ""
+        return "warn" if self.share is not None and self.share < SLOW_WAY else ""
 
     @property
     def glyph(self) -> str:
@@ -243,7 +243,7 @@ def peer_matrix(results: Sequence[CopiesResult], width: int) -> list[list[Cell]]
             if row == column or peer is None:
                 cells.append(Cell(f"{'' if row == column else UNKNOWN:>{PEER_WIDTH}}", "dim"))
                 continue
-            slow = peer.bytes_per_s is not None and usual is not None and peer.bytes_per_s < SLOW_PAIR * usual
+            slow = peer.bytes_per_s is not None and usual is not None and peer.bytes_per_s < SLOW_WAY * usual
             text = UNKNOWN if peer.bytes_per_s is None else digits(peer.bytes_per_s / GIGA)
             text += "h" * (peer.direct is False) + "!" * slow
             cells.append(Cell(f"{text:>{PEER_WIDTH}}", "warn" if slow else "dim" if peer.direct is False else ""))

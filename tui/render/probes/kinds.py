@@ -113,11 +113,6 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     legend: str = ""
 
-    @property
-    def brief(self) -> Sequence[Column]:
-        """On narrow terminals."""
-        return tuple(devices.BRIEF.get(column.key, column) for column in self.columns)
-
 
 # Of devices by the kind of probe: "stages" while ranks start, when nothing of their own is shown beside how far they
 # are; of a collective's sizes, of its ranks, and of pairs of nodes.
@@ -127,7 +122,7 @@ TABLES = {
         "BURST: FLOP/s with the cache flushed between products, at mamf-finder's shape where it has a figure."
         " HELD: without a pause, up to the power limit. EFF: share of what the SMs can do at the clock they had, for"
         " both. AGAINST: this GPU's own earlier results, the others of this run, or (table) BURST against mamf-finder's"
-        " figure. WRONG, CHECKED: GEMMs that gave other bits than the first. W!: the power limit was lowered.",
+        " figure. WRONG: GEMMs that gave other bits than the first, of how much work. W!: the power limit was lowered.",
     ),
     "memory": Table(
         devices.MEMORY,

@@ -20,7 +20,6 @@ from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
 LEAST_BELOW = 4  # lines
-WIDE = 100  # from here on there is room for whole sentences in cells
 
 
 class ProbesScreen(Pane):
@@ -66,7 +65,7 @@ class ProbesScreen(Pane):
             above, left = split_verdict(report.verdict, width - 1, max(2, room * 2 // 5), report.failures)
         room -= self.set_part("#verdict", above)
         # The table is made anew only when there is news: a key need not wait for it.
-        source = (progress, probing.past, self.mltop.trail.here.collective, width < WIDE)
+        source = (progress, probing.past, self.mltop.trail.here.collective)
         self._shown = shown = self._table.get(source, lambda: table_of(*source))
         table = self._show_table(shown.name)
         self.put(table, shown.columns, shown.rows(picture.view))

@@ -69,10 +69,8 @@ class ProbeTable:
 NO_TABLE = ProbeTable()
 
 
-def table_of(
-    progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], collective: str = "", brief: bool = False
-) -> ProbeTable:
-    """``collective``: the key of the one whose ranks are looked at, "" none; ``brief``: short words in cells."""
+def table_of(progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], collective: str = "") -> ProbeTable:
+    """``collective``: the key of the one whose ranks are looked at, "" none."""
     report = progress.report
     sizes = report.of(CollectiveResult) if report is not None else []
     chosen = next((result for result in sizes if collectives.size_key(result) == collective), None)
@@ -87,7 +85,7 @@ def table_of(
     if pairs:
         keys = [f"{line.pair.round}/{'/'.join(line.pair.nodes)}" for line in pairs]
         return _table("pairs", pairs, keys, [(line.node(0), None) for line in pairs])
-    return _devices(progress, past, brief)
+    return _devices(progress, past)
 
 
 def _table(
@@ -96,7 +94,7 @@ def _table(
     return ProbeTable(name, columns or TABLES[name].columns, items, keys, dict(zip(keys, about, strict=True)))
 
 
-def _devices(progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], brief: bool) -> ProbeTable:
+def _devices(progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]]) -> ProbeTable:
     """A kind whose results are not those of devices shows how far they are."""
     kind, report = progress.wanted.kind, progress.report
     devices = {(device.node, device.uuid or f"{device.gpu}/{device.rank}"): device for device in progress.devices}
@@ -112,8 +110,7 @@ def _devices(progress: ProbeProgress, past: Mapping[str, Sequence[PastResult]], 
     ]
     lines.sort(key=slowest_first)
     name = kind if kind in DEVICE_RESULTS else "stages"
-    shown = TABLES[name].brief if brief else TABLES[name].columns
-    columns = columns_of(shown, lines, "NODE/GPU" if len(short) > 1 else "GPU")
+    columns = columns_of(TABLES[name].columns, lines, "NODE/GPU" if len(short) > 1 else "GPU")
     of_lines = [line.progress for line in lines]
     keys = [f"{device.node}/{device.gpu}/{device.uuid}/{device.rank}" for device in of_lines]
     return _table(name, lines, keys, [(device.node, device.gpu) for device in of_lines], columns)
