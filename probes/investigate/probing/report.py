@@ -29,6 +29,7 @@ from mltop.probes.model.probe import (
     RankTimes,
     cpu_subject,
 )
+from mltop.probes.model.probe_kinds import COLLECTIVES
 
 SCRIPT = "collective_bench.py"
 PORT = 29400  # torchrun's own default
@@ -48,7 +49,7 @@ def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results
     else:
         address = joined[0].ready.get("address") or joined[0].node
         parts += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{PORT}"]
-    collective = "all-reduce" if wanted.kind == "pairs" else wanted.collective
+    collective = COLLECTIVES[0] if wanted.row.in_pairs else wanted.collective
     parts += [SCRIPT, "--collective", collective, "--backend", joined[0].ready.get("backend") or "nccl"]
     # Address and backend are what a node says.
     return shlex.join(parts + (["--sizes", ",".join(map(str, sizes))] if sizes else []))
@@ -75,20 +76,19 @@ def judged(
 ) -> ProbeReport:
     """The report on all that was measured, compared with ``past`` results."""
     report = ProbeReport(wanted.kind, 0.0, failures=measured.board.failures, simulated=measured.board.simulated)
-    if wanted.kind in JUDGES:
+    if wanted.row.one_gpu:
         of = JUDGES[wanted.kind]
         order = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in measured.board.results))}
         report.results = list(map(of.complete, measured.board.results))
         report.results.sort(key=lambda one: (order[one.node], -1 if one.gpu is None else one.gpu))
         report.verdict = of.judge(report.results, past)
-    elif wanted.kind == "pairs":
+    elif wanted.row.in_pairs:
         report.results = list(measured.pairs)
         members = measured.collective.members if measured.collective else {}
         joined = [node for node in measured.nodes if node in members and members[node].ready]
         report.verdict = judge_pairs(joined, measured.pairs, _expected_of_pairs(measured))
     else:
         _judge_collective(report, measured, past)
-    report.failures = measured.board.failures
     if measured.collective is not None:
         lines = [line for _, line in measured.board.notes]
         report.settings = settings(lines)
@@ -155,5 +155,5 @@ def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], canc
     by_reason = grouped(failures, lambda failure: failure.why)
     reasons = [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
     if not reasons:
-        reasons = ["no device was found" if wanted.kind in JUDGES else "fewer than two ranks took part"]
+        reasons = ["no device was found" if wanted.row.one_gpu else "fewer than two ranks took part"]
     return ProbeVerdict(f"nothing was measured: {reasons[0]}", details=reasons[1:])
