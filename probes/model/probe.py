@@ -354,6 +354,16 @@ class CollectiveResult:
     wrong_ranks: list[int] = field(default_factory=list)
     gaps: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def share_of_expected(self) -> float | None:
+        if self.busbw_bytes_per_s is None or not self.expected_busbw_bytes_per_s:
+            return None
+        return self.busbw_bytes_per_s / self.expected_busbw_bytes_per_s
+
+    @property
+    def over(self) -> str:
+        return self.path or self.backend
+
 
 @dataclass
 class PairResult:

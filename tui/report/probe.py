@@ -31,7 +31,7 @@ from mltop.tui.render.cells import Cell, Column, row_of, with_widths
 from mltop.tui.render.gpus.throttle import ALARMING
 from mltop.tui.render.probes import collectives, devices
 from mltop.tui.render.probes.kinds import TABLES
-from mltop.tui.render.probes.summary import failure_lines, listed, verdict_parts
+from mltop.tui.render.probes.summary import failure_lines, verdict_parts
 from mltop.tui.render.units import middle
 from mltop.tui.report.page import Page, span
 
@@ -52,7 +52,7 @@ def print_collectives(
         nodes = f"{len(first.nodes)} nodes, {folded(first.nodes)}" if len(first.nodes) > 1 else folded(first.nodes)
         ranks = max(result.ranks for result in of_kind)
         page.line()
-        where = f" of {ranks} ranks on {nodes}, {first.path or first.backend}"
+        where = f" of {ranks} ranks on {nodes}, {first.over}"
         page.sentence(Cell(collective, "title"), Cell(where))
         columns = _close(TABLES["sizes"].columns) if page.width < WIDE else TABLES["sizes"].columns
         page.whole_table(columns, [row_of(columns, result, "") for result in of_kind])
@@ -79,7 +79,7 @@ def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], pag
         return
     page.paragraph(Cell(f"ranks at {units.size_text(result.size_bytes)}", "title"), Cell(", who comes last first"))
     columns = with_widths(collectives.RANK_COLUMNS, node=max(len("NODE"), *(len(arrival.node) for arrival in shown)))
-    lines = [collectives.ArrivalLine(arrival, result) for arrival in shown]
+    lines = (collectives.ArrivalLine(arrival, result) for arrival in shown)
     page.whole_table(columns, [row_of(columns, line, "") for line in lines])
     rest = [arrival for arrival in ranks if arrival not in shown]
     most = units.short_time(max((arrival.lag_s for arrival in rest), default=None))
@@ -150,7 +150,7 @@ def print_probe(
     failed = failure_lines(report.failures, width, most, each=verbose, whole=True)
     page.lines([[], *failed] if failed else [])
     if report.settings:
-        page.lines([[], *listed("Settings", report.settings, width)])
+        page.lines([[], *devices.listed("Settings", report.settings, width)])
     if report.command:
         page.title("The same without mltop")
         page.line(Cell(report.command))

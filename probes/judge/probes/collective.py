@@ -167,10 +167,10 @@ def _below_history(result: CollectiveResult, past: Sequence[PastResult]) -> str:
 
 def _below_expected(result: CollectiveResult) -> str:
     """ "" where the figure is reached, not known or not certain."""
-    expected, busbw = result.expected_busbw_bytes_per_s, result.busbw_bytes_per_s
-    if not expected or busbw is None or not result.expected_certain or busbw >= NEAR_FIGURE * expected:
+    expected, share = result.expected_busbw_bytes_per_s, result.share_of_expected
+    if not expected or share is None or not result.expected_certain or share >= NEAR_FIGURE:
         return ""
-    return f", only {percent_words(busbw / expected)} of the {rate_words(expected)} known for it"
+    return f", only {percent_words(share)} of the {rate_words(expected)} known for it"
 
 
 def _wrong(results: Sequence[CollectiveResult]) -> list[str]:
@@ -234,11 +234,10 @@ def _details(results: Sequence[CollectiveResult], late: Sequence[LateRank], earl
 
 
 def _of_size(result: CollectiveResult) -> Iterator[str]:
-    expected, busbw = result.expected_busbw_bytes_per_s, result.busbw_bytes_per_s
-    if expected and busbw is not None:
+    expected, share = result.expected_busbw_bytes_per_s, result.share_of_expected
+    if expected and share is not None:
         doubt = "" if result.expected_certain else "; that figure is not certain"
-        share = percent_words(busbw / expected)
-        yield f"{_what(result)}: {share} of {rate_words(expected)} ({result.expected_source}){doubt}"
+        yield f"{_what(result)}: {percent_words(share)} of {rate_words(expected)} ({result.expected_source}){doubt}"
     if result.time_s and result.p95_s is not None and result.p95_s > JITTER * result.time_s:
         p95, median = time_words(result.p95_s), time_words(result.time_s)
         yield f"{_what(result)}: one in twenty takes {p95} (median {median})"

@@ -14,7 +14,7 @@ from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import units
 from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, PastResult, Phase, shape_text
-from mltop.tui.render.cells import Cell, Column, EitherCell, Row, Value, row_of
+from mltop.tui.render.cells import Cell, Column, EitherCell, Row, Value, row_of, wrap
 from mltop.tui.render.glyphs import bar, sparkline
 from mltop.tui.render.gpus.table import pcie_text
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES, throttle_cell
@@ -106,6 +106,15 @@ class Line:
     beside: Compared | None = None
     refused: bool = False
     at: int = 0
+
+    @property
+    def key(self) -> str:
+        device = self.progress
+        return f"{device.node}/{device.gpu}/{device.uuid}/{device.rank}"
+
+    @property
+    def about(self) -> tuple[str, int | None]:
+        return self.progress.node, self.progress.gpu
 
     @property
     def result(self) -> DeviceResult | None:
@@ -349,3 +358,11 @@ COPIES = (
 )
 
 STAGES = (_of("stage", "STAGE", 20, "progress.stage", str, stretch=True),)
+
+
+def listed(title: str, texts: Sequence[str], width: int) -> list[list[Cell]]:
+    """A title and a line for each text; nothing of no texts."""
+    lines: list[list[Cell]] = [[Cell(title, "title")]] if texts else []
+    for text in texts:
+        lines += wrap([Cell("  "), Cell(text, "dim")], width, indent=4)
+    return lines

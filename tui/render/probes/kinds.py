@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, MANY_NODES, PROBE_OF
 from mltop.probes.model.units import seconds
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.tui.render.cells import Column
+from mltop.tui.render.cells import Cell, Column
 from mltop.tui.render.probes import collectives, devices
 
 
@@ -107,11 +108,20 @@ def where_text(wanted: ProbeWanted, names: Sequence[str] = ()) -> str:
     return f"{where} GPU {','.join(wanted.gpus)}" if wanted.gpus else where
 
 
+Lines = list[list[Cell]]
+Device = tuple[str, "int | None"]  # node and GPU, None: none of its GPUs
+
+
 class Table(NamedTuple):
-    """``legend``: what the columns mean, below the table."""
+    """``legend``: what the columns mean, below the table. ``key``, ``about``: of an item, its row's key and the device
+    that it is about. ``pictures``: of items and most (cells, lines), what else shows them.
+    """
 
     columns: Sequence[Column]
     legend: str = ""
+    key: Callable[[Any], str] = attrgetter("key")
+    about: Callable[[Any], Device] = attrgetter("about")
+    pictures: Callable[[Sequence[Any], tuple[int, int]], list[Lines]] = lambda _items, _size: []
 
 
 # Of devices by the kind of probe: "stages" while ranks start, when nothing of their own is shown beside how far they
@@ -137,15 +147,23 @@ TABLES = {
         collectives.SIZE_COLUMNS,
         "ALGBW: size / time. BUSBW: comparable between numbers of ranks (nccl-tests). SHARE: of what is expected. LAST"
         " TO COME: the rank that waits least in the collective. Enter: all ranks.",
+        collectives.size_key,
+        lambda result: (next(iter(result.nodes), ""), None),
+        lambda results, size: [collectives.curve_lines(results, *size)],
     ),
     "ranks": Table(
         collectives.RANK_COLUMNS,
         "WAITS: median of a rank's time in the collective. LAG: how much less than the one that waits longest: who"
         " comes last waits least.",
+        lambda line: str(line.arrival.rank),
+        lambda line: (line.arrival.node, line.arrival.gpu),
     ),
     "pairs": Table(
         collectives.PAIR_COLUMNS,
         "AGAINST: the median of all pairs. One slow pair is a link, or one of its nodes: a node that is slow with"
         " several others is the node.",
+        lambda line: f"{line.pair.round}/{'/'.join(line.pair.nodes)}",
+        lambda line: (line.node(0), None),
+        collectives.pair_pictures,
     ),
 }

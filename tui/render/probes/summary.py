@@ -189,14 +189,6 @@ def _who(failures: Sequence[ProbeFailure]) -> str:
     return nodes + (f" GPU {fold(gpus)}" if gpus else "") + (f" rank {fold(ranks)}" if ranks else "")
 
 
-def listed(title: str, texts: Sequence[str], width: int) -> list[Line]:
-    """A title and a line for each text; nothing of no texts."""
-    lines: list[Line] = [[Cell(title, "title")]] if texts else []
-    for text in texts:
-        lines += wrap([Cell("  "), Cell(text, "dim")], width, indent=4)
-    return lines
-
-
 def command_lines(report: ProbeReport, width: int) -> list[Line]:
     """The torchrun line, broken so that the lines together are still one command of a shell."""
     if not report.command:

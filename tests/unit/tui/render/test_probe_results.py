@@ -162,7 +162,7 @@ def test_rows_of_the_report_when_nobody_told_of_devices() -> None:
     table = table_of(ProbeProgress(ProbeWanted("memory"), "done", report=report), {})
     rows = [table.make(at) for at in range(len(table.keys))]
     assert [row.cells[0].text for row in rows] == ["n2/0", "n1/0"], "what is not known comes before the fastest"
-    assert table.columns[0].title == "NODE/GPU" and [table.about[key] for key in table.keys] == [("n2", 0), ("n1", 0)]
+    assert table.columns[0].title == "NODE/GPU" and list(map(table.about, table.keys)) == [("n2", 0), ("n1", 0)]
 
 
 def test_refused_is_told_from_failed() -> None:
