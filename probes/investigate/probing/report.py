@@ -12,13 +12,12 @@ from mltop.probes.investigate.probing.collective import Collective
 from mltop.probes.investigate.probing.member import Member
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.probes.collective import judge_collective, merge_times, who_failed, with_expected
+from mltop.probes.judge.probes.collective import failure_sentences, judge_collective, merge_times, with_expected
 from mltop.probes.judge.probes.hardware.busbw import expected_busbw
 from mltop.probes.judge.probes.hardware.peaks import Expected
 from mltop.probes.judge.probes.nccl import settings, translate
 from mltop.probes.judge.probes.pairs import judge_pairs
 from mltop.probes.judge.probes.transfers import JUDGES
-from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import (
     CollectiveResult,
     PairResult,
@@ -152,8 +151,7 @@ def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], canc
     """The verdict where there is no result: the reasons, those that are equal together."""
     if cancelled:
         return ProbeVerdict("cancelled: nothing was measured")
-    by_reason = grouped(failures, lambda failure: failure.why)
-    reasons = [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
+    reasons = failure_sentences(failures)
     if not reasons:
         reasons = ["no device was found" if wanted.row.one_gpu else "fewer than two ranks took part"]
     return ProbeVerdict(f"nothing was measured: {reasons[0]}", details=reasons[1:])

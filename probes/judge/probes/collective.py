@@ -52,7 +52,7 @@ def judge_collective(
     """
     measured = [result for result in results if result.time_s is not None]
     if not measured:
-        why = "; ".join(_failure_sentences(failures))
+        why = "; ".join(first_sentences(failure_sentences(failures), "and {} more failures"))
         return ProbeVerdict(f"no collective was measured{f': {why}' if why else ''}", _failed(failures))
     late, early = find_late(measured), find_early(measured)
     late_groups = _by_node(late, measured)
@@ -65,7 +65,7 @@ def judge_collective(
     parts += first_sentences(
         [f"{_late_who(group)} {_how_late(group)}" for group in late_groups], "and {} more are late"
     )
-    parts += _failure_sentences(failures)
+    parts += first_sentences(failure_sentences(failures), "and {} more failures")
     others = [result for result in measured if result is not main and below_past[id(result)]]
     details = [*_details(measured, late, early), *(_what(result) + below_past[id(result)] for result in others)]
     return ProbeVerdict("; ".join(parts), suspects, details)
@@ -211,10 +211,10 @@ def _failed(failures: Sequence[ProbeFailure]) -> list[Suspect]:
     return [Suspect(failure.node, failure.why, failure.gpu, failure.rank, action=failure.fix) for failure in of_ranks]
 
 
-def _failure_sentences(failures: Sequence[ProbeFailure]) -> list[str]:
+def failure_sentences(failures: Sequence[ProbeFailure]) -> list[str]:
     """Those with one reason together."""
     by_reason = grouped(failures, lambda failure: failure.why)
-    return first_sentences([f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()], "and {} more failures")
+    return [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
 
 
 def _details(results: Sequence[CollectiveResult], late: Sequence[LateRank], early: Sequence[int]) -> Iterator[str]:
@@ -283,14 +283,16 @@ def _late_who(group: Sequence[LateRank]) -> str:
 
 
 def who_failed(alike: Sequence[ProbeFailure]) -> str:
-    """ "rank 3 (h02)", "h[01-03]", "h01 GPU 0-3": those that failed for one reason."""
-    ranks, gpus = known(failure.rank for failure in alike), known(failure.gpu for failure in alike)
-    nodes = folded(failure.node for failure in alike if failure.node)
-    if len(ranks) == len(alike):
-        return f"{ranks_text(ranks)} ({nodes})" if nodes else ranks_text(ranks)
-    if len(gpus) == len(alike) and len({failure.node for failure in alike}) == 1:
-        return f"{nodes} GPU {fold(gpus)}"
-    return nodes or "the probe"
+    """ "node[01-03]", "node01 GPU 0-3 rank 5"; of several nodes "88 GPUs on node[02-12]". GPUs and ranks: where each
+    failure has one.
+    """
+    nodes = folded(failure.node for failure in alike if failure.node) or "the probe"
+    gpus, ranks = known(failure.gpu for failure in alike), known(failure.rank for failure in alike)
+    gpus, ranks = (numbers if len(numbers) == len(alike) else [] for numbers in (gpus, ranks))
+    if len({failure.node for failure in alike}) > 1:
+        who = ranks_text(ranks) if ranks else f"{len(gpus)} GPUs" if gpus else ""
+        return f"{who} on {nodes}" if who else nodes
+    return nodes + (f" GPU {fold(gpus)}" if gpus else "") + (f" rank {fold(ranks)}" if ranks else "")
 
 
 LEAST_GPU_S = 1e-3  # beyond the usual lag; less is no trouble, and events on the GPU have some jitter

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.judge.nodes import folded, kind_of_reason
+from mltop.probes.judge.nodes import kind_of_reason
+from mltop.probes.judge.probes.collective import who_failed
 from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.ranks import fold
@@ -145,7 +146,7 @@ def failure_lines(
         first = alike[0]
         word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
         stage = f"{first.stage}: " if first.stage and not first.refused else ""
-        cells = [Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
+        cells = [Cell("  "), word, Cell(f"{who_failed(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
         lines += wrap(cells, width, indent=4)
         if index + 1 == len(shown) or shown[index + 1][0].fix != first.fix:
             lines += _to_do(*to_do(first.fix), width, whole)
@@ -176,17 +177,6 @@ def _why_of(alike: Sequence[ProbeFailure]) -> str:
     if first.code == "in_use" and first.who and len(pids) > 1 and one_node:
         return f"in use by {first.who} (pids {fold(pids)})"
     return first.why if len({failure.why for failure in alike}) == 1 else f"e.g. {first.why}"
-
-
-def _who(failures: Sequence[ProbeFailure]) -> str:
-    """ "node[01-03]", "node01 GPU 0-3", "node01 rank 5"; of several nodes with GPUs "88 GPUs on node[02-12]"."""
-    nodes = folded(failure.node for failure in failures)
-    devices = {(failure.node, failure.gpu) for failure in failures if failure.gpu is not None}
-    ranks = {failure.rank for failure in failures if failure.rank is not None}
-    if len({failure.node for failure in failures}) > 1:
-        return f"{len(devices)} GPUs on {nodes}" if devices else nodes
-    gpus = [gpu for _, gpu in devices if gpu is not None]
-    return nodes + (f" GPU {fold(gpus)}" if gpus else "") + (f" rank {fold(ranks)}" if ranks else "")
 
 
 def command_lines(report: ProbeReport, width: int) -> list[Line]:
