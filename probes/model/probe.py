@@ -183,6 +183,10 @@ class MatmulResult(DeviceResult):
     def is_wrong(self) -> bool:
         return self.corrupt_iterations > 0 or self.upload_intact is False
 
+    @property
+    def share_wrong(self) -> float | None:
+        return self.corrupt_iterations / self.checked_iterations if self.checked_iterations else None
+
     def key(self, what: str) -> str:
         """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: of any shape."""
         shape = shape_text(self.sustained_shape) if what == "sustained" else ""

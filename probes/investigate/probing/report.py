@@ -76,11 +76,11 @@ def judged(
     """The report on all that was measured, compared with ``past`` results."""
     report = ProbeReport(wanted.kind, 0.0, failures=measured.board.failures, simulated=measured.board.simulated)
     if wanted.row.one_gpu:
-        of = JUDGES[wanted.kind]
+        judge = JUDGES[wanted.kind]
         order = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in measured.board.results))}
-        report.results = list(map(of.complete, measured.board.results))
+        report.results = list(map(judge.complete, measured.board.results))
         report.results.sort(key=lambda one: (order[one.node], -1 if one.gpu is None else one.gpu))
-        report.verdict = of.judge(report.results, past)
+        report.verdict = judge.judge(report.results, past)
     elif wanted.row.in_pairs:
         report.results = list(measured.pairs)
         members = measured.collective.members if measured.collective else {}

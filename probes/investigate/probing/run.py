@@ -116,7 +116,7 @@ class LocalProbe:
         return ", ".join(part for part in (of, " / ".join(stages[:3])) if part) or "starting"
 
 
-TELL_S = 0.2
+REPORT_S = 0.2
 _numbers = itertools.count(1)
 
 
@@ -141,7 +141,7 @@ class ProbeRun(Run):
         key = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
         self._context = Context(hub, wanted, nodes, self._stop, key, self._say)
         self._board = self._context.board
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._text = ""
         self._pairs: list[PairResult] = []
         self._times: list[RankTimes] = []
@@ -196,10 +196,10 @@ class ProbeRun(Run):
         return report
 
     def _say(self, text: str) -> None:
-        """Called in every turn; told on when it is news."""
+        """Called in every turn; passed on when it is news."""
         now = time.monotonic()
-        if now - self._told_at >= TELL_S:
-            self._told_at = now
+        if now - self._reported_at >= REPORT_S:
+            self._reported_at = now
             self._tell("running" if self._board.pythons else "connecting", text)
 
     def _tell(self, phase: ProbePhase, text: str) -> None:

@@ -128,6 +128,17 @@ class _Case:
         self.less_per_clock = ""
         if rate is not None and usual is not None and rate < LESS_PER_CLOCK * usual:
             self.less_per_clock = f", and {percent_words(1 - rate / usual)} less work per clock than the others"
+        theirs = f", others reach {self.usual_clock:.0f} MHz with theirs" if self.usual_clock else ""
+        self.with_theirs = " like the others" if self.has_usual_clock else theirs
+        self.heat, self.cap_time = _heat(phase, self.peers), _most_of_time(self.cap)
+        self.why_no_clock = next((f" ({why})" for what, why in result.gaps.items() if "clock" in what and why), "")
+        celsius = result.phases[-1].temperature_c if result.phases else None
+        self.cpu_heat = f" ({celsius:.0f} °C)" if celsius else ""
+        watts, usual_watts = phase.power_w, median_of(peer.power_w for peer in self.peers)
+        little = watts is not None and usual_watts is not None and watts < LOW_POWER * usual_watts
+        self.little_power = f", drawing {watts:.0f} W (others {usual_watts:.0f} W)" if little else ""
+        of = "" if phase.power_limit_w is None else f" of its {phase.power_limit_w:.0f} W limit"
+        self.drawing = "" if watts is None else f", drawing {watts:.0f} W{of}"
         # With the others' clock, the limit does not show why it does less.
         self.limit_explains = not (self.has_usual_clock and self.less_per_clock)
 
@@ -154,40 +165,6 @@ class _Case:
     def lowered(self) -> str:
         limits = ", ".join(f"{name} {watts:.0f} W" for name, watts in self.limits.items())
         return f"({limits})" + ("" if self.clock is None else f", at {self.clock:.0f} MHz")
-
-    @property
-    def with_theirs(self) -> str:
-        others = f", others reach {self.usual_clock:.0f} MHz with theirs" if self.usual_clock else ""
-        return " like the others" if self.has_usual_clock else others
-
-    @property
-    def drawing(self) -> str:
-        watts, limit = self.phase.power_w, self.phase.power_limit_w
-        of = "" if limit is None else f" of its {limit:.0f} W limit"
-        return "" if watts is None else f", drawing {watts:.0f} W{of}"
-
-    @property
-    def little_power(self) -> str:
-        watts, usual = self.phase.power_w, median_of(peer.power_w for peer in self.peers)
-        little = watts is not None and usual is not None and watts < LOW_POWER * usual
-        return f", drawing {watts:.0f} W (others {usual:.0f} W)" if little else ""
-
-    @property
-    def heat(self) -> str:
-        return _heat(self.phase, self.peers)
-
-    @property
-    def cap_time(self) -> str:
-        return _most_of_time(self.cap)
-
-    @property
-    def cpu_heat(self) -> str:
-        celsius = self.result.phases[-1].temperature_c if self.result.phases else None
-        return f" ({celsius:.0f} °C)" if celsius else ""
-
-    @property
-    def why_no_clock(self) -> str:
-        return next((f" ({text})" for what, text in self.result.gaps.items() if "clock" in what and text), "")
 
 
 class _Row(NamedTuple):

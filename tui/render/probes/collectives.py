@@ -70,7 +70,16 @@ SIZE_COLUMNS = (
     _of("algbw", "ALGBW", 8, "algbw_bytes_per_s", bandwidth, right=True, priority=4),
     _of("busbw", "BUSBW", 8, "busbw_bytes_per_s", lambda rate: Cell(bandwidth(rate), "bold"), right=True),
     # On 80 columns the share of what is expected says more.
-    _of("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", _expected, right=True, priority=5, optional=True),
+    _of(
+        "expected",
+        "EXPECTED",
+        8,
+        "expected_busbw_bytes_per_s",
+        lambda rate: Cell(bandwidth(rate), "dim"),
+        right=True,
+        priority=5,
+        optional=True,
+    ),
     _of("share", "SHARE", 5, "share_of_expected", _share, right=True, priority=1, optional=True),
     _of("wrong", "WRONG", 7, "wrong", lambda wrong: Cell(f"{wrong} WRONG", "crit") if wrong else Cell("none", "dim")),
     Column("last", "LAST TO COME", 24, stretch=True, most=40, cell=_last, value=_most_lag_s),
@@ -89,10 +98,6 @@ class ArrivalLine(NamedTuple):
     @property
     def style(self) -> str:
         return "warn" if is_late(self.arrival, self.result) else ""
-
-
-def arrival_lines(result: CollectiveResult) -> list[ArrivalLine]:
-    return [ArrivalLine(arrival, result) for arrival in by_lag(result)]
 
 
 def _lag_bar(line: ArrivalLine) -> Cell:

@@ -33,16 +33,16 @@ SLOW_WAY = 0.85  # of the median of all: of pairs of nodes, of copies between GP
 
 @dataclass(frozen=True)
 class Against:
-    """A result beside others. ``share``: of what is usual there, 0.88 for 12 % less. ``of``: own | peers | table."""
+    """A result beside others. ``share``: of what is usual there, 0.88 is 12 % less. ``against``: own | peers | table."""
 
     share: float
-    of: str
+    against: str
     slow: bool = False
 
     @property
     def cell(self) -> Cell:
         style = "" if not self.slow else "crit" if self.share < 1 - MUCH else "warn"
-        return Cell(f"{units.signed_percent(self.share - 1)} {self.of}", style)
+        return Cell(f"{units.signed_percent(self.share - 1)} {self.against}", style)
 
 
 NOT_KNOWN = Cell(units.UNKNOWN, "dim")
@@ -76,16 +76,16 @@ class Compared:
         judge, earlier = JUDGES[result.KIND], self.earlier(result)
         own = judge.history(result.main, result, earlier) if earlier else NO_COMPARISON
         # A comparison that can tell slow from fast goes before one that cannot.
-        for comparison, of in ((own, "own"), (peers, "peers")):
+        for comparison, against in ((own, "own"), (peers, "peers")):
             if comparison.slow is not None and comparison.share is not None:
-                return Against(comparison.share, of, comparison.slow)
+                return Against(comparison.share, against, comparison.slow)
         figure = next(iter(judge.figures(result)), None) if judge.shows_figures else None
         shares = {
             "own": own.share,
             "table": None if figure is None else figure.rate / figure.good,
             "peers": peers.share if peers.count > 1 else None,
         }
-        return next((Against(share, of) for of, share in shares.items() if share is not None), None)
+        return next((Against(share, against) for against, share in shares.items() if share is not None), None)
 
     def earlier(self, result: DeviceResult) -> list[PastResult]:
         """Its own earlier main figures, the oldest first, whatever the versions were; none that this run has left."""
@@ -243,7 +243,7 @@ def _throttle(phase: Phase) -> Cell:
     return EitherCell(cell.text, cell.style, short.text)
 
 
-def _throttle_value(phase: Phase) -> Value:
+def _throttled_most(phase: Phase) -> float:
     return max((share for name, share in phase.throttle_share.items() if name != "gpu_idle"), default=0.0)
 
 
@@ -261,7 +261,7 @@ _ON_LOAD = (
     _figure("clock_max", "MAX", 4, "phase.sm_clock_max_mhz", units.number, priority=7, optional=True),
     _figure("power", "PWR/LIM", 9, "phase", _power, value=attrgetter("power_w"), priority=3, optional=True),
     _figure("temperature", "TEMP", 4, "phase.temperature_c", units.celsius, priority=6, optional=True),
-    _of("throttle", "THROTTLE", THROTTLE_WIDTH, "phase", _throttle, value=_throttle_value, priority=4, optional=True),
+    _of("throttle", "THROTTLE", THROTTLE_WIDTH, "phase", _throttle, value=_throttled_most, priority=4, optional=True),
 )
 _LAST = (
     Column("history", "HISTORY", HISTORY_WIDTH, True, 8, optional=True, cell=_history, value=_AGAINST.value),
@@ -291,17 +291,13 @@ def _shape(shape: Sequence[int] | None) -> Cell:
     return Cell(shape_text(shape), "dim") if shape else NOT_KNOWN
 
 
-def _wrong_value(result: MatmulResult) -> Value:
-    return float(result.corrupt_iterations) if result.checked_iterations else None
-
-
 MATMUL = (
     _figure("burst", "BURST", 5, "result.burst_tflops", units.flops),
     _figure("sustained", "HELD", 5, "result.sustained_tflops", units.flops),
     _figure("efficiency", "EFF", 6, "result", _efficiency, value=attrgetter("efficiency"), priority=5, optional=True),
     _AGAINST,
     *_ON_LOAD,
-    _figure("checked", "WRONG", 9, "result", _wrong, value=_wrong_value),
+    _figure("checked", "WRONG", 9, "result", _wrong, value=attrgetter("share_wrong")),
     *_LAST,
     _of("shape", "SHAPE", 17, "result.shape", _shape, priority=13),
     _figure("best", "BEST", 5, "result.burst_best_tflops", units.flops, priority=14),

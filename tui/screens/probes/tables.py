@@ -78,7 +78,7 @@ def table_of(progress: ProbeProgress, past: Past, collective: str = "") -> Probe
     sizes = report.of(CollectiveResult) if report is not None else []
     chosen = next((result for result in sizes if collectives.size_key(result) == collective), None)
     items: Mapping[str, Sequence[Any]] = {
-        "ranks": [] if chosen is None else collectives.arrival_lines(chosen),
+        "ranks": [] if chosen is None else [collectives.ArrivalLine(one, chosen) for one in collectives.by_lag(chosen)],
         "sizes": sizes,
         "pairs": collectives.pair_lines(report.of(PairResult) if report is not None else []),
     }
