@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.compare import PEER_GAP
+from mltop.probes.judge.probes.devices import plural
 from mltop.probes.judge.probes.pairs import Levels
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import NodeState, units
@@ -18,13 +19,10 @@ from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
     DeviceResult,
-    MatmulResult,
-    MemoryResult,
     PairResult,
     PastResult,
     ProbeReport,
     Suspect,
-    shape_text,
 )
 from mltop.probes.model.ranks import fold
 from mltop.tui.render.cells import Cell, Column, row_of, with_widths
@@ -102,9 +100,7 @@ def print_pairs(pairs: Sequence[PairResult], page: Page, verbose: bool) -> None:
         columns = with_widths(_PAIR_COLUMNS, first=width, second=width)
         page.whole_table(columns, [row_of(columns, line, "") for line in shown])
         # In whole, and once: the table has no room for it.
-        for why, of_pairs in collectives.failed_pairs([line.pair for line in shown]).items():
-            more = f" (and {len(of_pairs) - 1} more pairs)" if len(of_pairs) > 1 else ""
-            page.sentence(Cell(f"{' and '.join(of_pairs[0])}{more}: ", "bold"), Cell(why))
+        page.lines(TABLES["pairs"].pictures(shown, (page.width, 0))[0])
     page.more(len(listed) - len(shown), "bad pairs (--verbose shows them)")
     set_apart = {id(pair) for pair in bad}
     good = [pair for pair in pairs if id(pair) not in set_apart]
@@ -210,7 +206,7 @@ def _is_usual(result: DeviceResult, usual: float | None, compared: devices.Compa
     value, against, phase = result.rate, compared.of(result), devices.load_phase(result)
     if value is None or not usual or abs(value / usual - 1) > PEER_GAP or result.is_wrong:
         return False
-    if (against is not None and against.slow) or (isinstance(result, MatmulResult) and result.still_heating):
+    if (against is not None and against.slow) or getattr(result, "still_heating", False):
         return False
     shares = phase.throttle_share if phase is not None else {}
     return all(shares.get(reason, 0.0) < LEAST_SHARE for reason in ALARMING)
@@ -218,14 +214,12 @@ def _is_usual(result: DeviceResult, usual: float | None, compared: devices.Compa
 
 def _alike_sentence(group: Sequence[DeviceResult], more: bool) -> list[Cell]:
     """ "56 GPUs alike on h[01-07] (NVIDIA H100): burst 781-799T, ..."."""
-    what = {"cpu": "nodes", "mig": "MIG slices"}.get(group[0].kind, "GPUs")
     gpus = {result.gpu for result in group if result.gpu is not None}
     nodes = folded(result.node for result in group)
-    is_one_node = len({result.node for result in group}) == 1
-    where = f" GPU {fold(gpus)}" if is_one_node and gpus else ""
-    head = f"{'and ' if more else ''}{len(group)} {what} alike"
-    of = [Cell(head, "bold"), Cell(f" on {nodes}{where}"), Cell(f" ({group[0].name})" if group[0].name else "", "dim")]
-    return [*of, Cell(": "), Cell(", ".join(_spans(group)))]
+    where = f" GPU {fold(gpus)}" if len({result.node for result in group}) == 1 and gpus else ""
+    who = [Cell(f"{'and ' if more else ''}{plural(group)} alike", "bold"), Cell(f" on {nodes}{where}")]
+    name = [Cell(f" ({group[0].name})", "dim")] if group[0].name else []
+    return [*who, *name, Cell(": "), Cell(", ".join(_spans(group)))]
 
 
 # What is said of alike devices: fields of their results, and of the phase under load.
@@ -290,11 +284,14 @@ def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
 
 def _how(results: Sequence[DeviceResult], page: Page) -> None:
     """Versions and shapes, those that are equal together; what is not known, and why."""
-    ways = grouped(results, _way)
+    how = TABLES[results[0].KIND].how
+    ways = grouped(
+        results, lambda one: ", ".join([*(f"{name} {of}" for name, of in one.versions.items() if of), *how(one)])
+    )
     page.line()
     for way, members in ways.items():
-        whose = f"{folded(result.node for result in members)}: " if len(ways) > 1 else ""
-        page.sentence(Cell(f"{whose}{way}", "dim"))
+        nodes = f"{folded(result.node for result in members)}: " if len(ways) > 1 else ""
+        page.sentence(Cell(nodes + way, "dim"))
     gaps = grouped(((gap, result) for result in results for gap in result.gaps.items()), lambda pair: pair[0])
     for (what, why), unknown in gaps.items():
         _, first = unknown[0]
@@ -304,15 +301,3 @@ def _how(results: Sequence[DeviceResult], page: Page) -> None:
             else folded(result.node for _, result in unknown)
         )
         page.sentence(Cell(f"{who}: {what} is not known: ", "warn"), Cell(why))
-
-
-def _way(result: DeviceResult) -> str:
-    parts = [f"{name} {version}" for name, version in result.versions.items() if version]
-    if isinstance(result, MatmulResult):
-        tried = f" (best of {result.shapes_tried} shapes)" if result.shapes_tried > 1 else ""
-        parts += [f"{result.dtype} burst {shape_text(result.shape)}{tried}"] if result.shape else []
-        parts += [f"held {shape_text(result.sustained_shape)}"] if result.sustained_shape else []
-        parts += [result.code_path] if result.code_path else []
-    elif isinstance(result, (MemoryResult, CopiesResult)) and result.size_bytes:
-        parts.append(f"{result.iterations} copies of {units.size_text(result.size_bytes)}")
-    return ", ".join(parts)

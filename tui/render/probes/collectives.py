@@ -119,12 +119,6 @@ RANK_COLUMNS = (
 )
 
 
-def failed_pairs(pairs: Sequence[PairResult]) -> dict[str, list[Sequence[str]]]:
-    """By the reason, the nodes of the pairs that failed for it."""
-    by_reason = grouped((pair for pair in pairs if pair.why), lambda pair: pair.why)
-    return {why: [pair.nodes for pair in failed] for why, failed in by_reason.items()}
-
-
 class PairLine(NamedTuple):
     """What a row of PAIR_COLUMNS is about. ``usual``: the median of all pairs, ``most``: the fastest."""
 
@@ -190,8 +184,8 @@ def pair_lines(pairs: Sequence[PairResult], among: Sequence[PairResult] = ()) ->
 def pair_pictures(lines: Sequence[PairLine], size: tuple[int, int]) -> list[list[list[Cell]]]:
     """Which pairs failed and why, and the square of all."""
     pairs = [line.pair for line in lines]
-    failed = {why: list(map(" - ".join, of_pairs)) for why, of_pairs in failed_pairs(pairs).items()}
-    reasons = [f"{first_of(names, MOST_PAIRS)}: {why}" for why, names in failed.items()]
+    failed = grouped((pair for pair in pairs if pair.why), lambda pair: pair.why).items()
+    reasons = [f"{first_of([' - '.join(pair.nodes) for pair in alike], MOST_PAIRS)}: {why}" for why, alike in failed]
     return [listed("Pairs that failed", reasons, size[0]), pair_matrix(pairs, size[0])]
 
 

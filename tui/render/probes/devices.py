@@ -13,7 +13,15 @@ from mltop.probes.judge.probes.compare import NO_COMPARISON, Comparison
 from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import units
-from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, PastResult, Phase, shape_text
+from mltop.probes.model.probe import (
+    CopiesResult,
+    DeviceResult,
+    MatmulResult,
+    MemoryResult,
+    PastResult,
+    Phase,
+    shape_text,
+)
 from mltop.tui.render.cells import Cell, Column, EitherCell, Row, Value, row_of, wrap
 from mltop.tui.render.glyphs import bar, sparkline
 from mltop.tui.render.gpus.table import pcie_text
@@ -33,7 +41,7 @@ SLOW_WAY = 0.85  # of the median of all: of pairs of nodes, of copies between GP
 
 @dataclass(frozen=True)
 class Against:
-    """A result beside others. ``share``: of what is usual there, 0.88 is 12 % less. ``against``: own | peers | table."""
+    """A result beside others. ``share``: of what is usual, 0.88 is 12 % less. ``against``: own | peers | table."""
 
     share: float
     against: str
@@ -287,6 +295,13 @@ def _wrong(result: MatmulResult) -> Cell:
     return Cell(f"0 in {units.work_done(result.checked_pflop).removesuffix('FLOP').replace(' ', '')}")
 
 
+def matmul_how(result: MatmulResult) -> list[str]:
+    tried = f" (best of {result.shapes_tried} shapes)" if result.shapes_tried > 1 else ""
+    parts = [f"{result.dtype} burst {shape_text(result.shape)}{tried}"] if result.shape else []
+    parts += [f"held {shape_text(result.sustained_shape)}"] if result.sustained_shape else []
+    return parts + ([result.code_path] if result.code_path else [])
+
+
 def _shape(shape: Sequence[int] | None) -> Cell:
     return Cell(shape_text(shape), "dim") if shape else NOT_KNOWN
 
@@ -309,6 +324,10 @@ MATMUL = (
 _DATA = {None: NOT_KNOWN, True: Cell("intact"), False: Cell("DAMAGED", "crit")}
 _INTACT = _of("intact", "DATA", 8, "result", lambda result: _DATA[result.intact])
 _SIZE = _figure("size", "SIZE", 5, "result.size_bytes", units.size_text, priority=10)
+
+
+def copies_how(result: MemoryResult | CopiesResult) -> list[str]:
+    return [f"{result.iterations} copies of {units.size_text(result.size_bytes)}"] if result.size_bytes else []
 
 
 def _way(way: str, title: str, width: int = 8, **layout: Any) -> Column:

@@ -11,6 +11,7 @@ from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, MANY_NODES, PROBE_OF
 from mltop.probes.model.units import seconds
 from mltop.probes.model.vocabulary import ProbeKind
+from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, Column
 from mltop.tui.render.probes import collectives, devices
 
@@ -36,7 +37,7 @@ class Choice(NamedTuple):
 
 class KindView(NamedTuple):
     """``does``: what happens, a sentence or two. ``title``: of what is wanted; ``about_s``: on so many nodes, where it
-    is not that of the kind. ``choices``: what the question asks beside the kind.
+    is not that of the kind. ``choices``: what the question asks beside the kind. ``key``: asks for it.
     """
 
     does: str
@@ -44,6 +45,7 @@ class KindView(NamedTuple):
     choices: tuple[Choice, ...] = ()
     about_s: Callable[[ProbeWanted, int], float] = lambda wanted, _: PROBE_OF[wanted.kind].about_s
     all_at_once: bool = True
+    key: str = ""
 
 
 SWEEP_S = 30.0  # what a dozen sizes take longer than three
@@ -54,6 +56,7 @@ KINDS: dict[ProbeKind, KindView] = {
         " full power. Shows rate, clock, watts, throttling, and whether every result had the same bits.",
         lambda wanted: f"matmul {wanted.dtype}",
         (Choice("dtype", "type", tuple(DTYPE_OF)),),
+        key=KEYCAPS["matmul"],
     ),
     "all-reduce": KindView(
         "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong results, and"
@@ -64,6 +67,7 @@ KINDS: dict[ProbeKind, KindView] = {
             (PROBE_OF["all-reduce"].about_s + SWEEP_S * wanted.sweep) * (2 if nodes > MANY_NODES else 1)
         ),
         all_at_once=False,
+        key=KEYCAPS["all_reduce"],
     ),
     "memory": KindView("Copies within the memory of each GPU. Shows its bandwidth."),
     "copies": KindView(
@@ -114,7 +118,8 @@ Device = tuple[str, "int | None"]  # node and GPU, None: none of its GPUs
 
 class Table(NamedTuple):
     """``legend``: what the columns mean, below the table. ``key``, ``about``: of an item, its row's key and the device
-    that it is about. ``pictures``: of items and most (cells, lines), what else shows them.
+    that it is about. ``pictures``: of items and most (cells, lines), what else shows them. ``how``: of a result, beside
+    versions, how it was measured.
     """
 
     columns: Sequence[Column]
@@ -122,6 +127,7 @@ class Table(NamedTuple):
     key: Callable[[Any], str] = attrgetter("key")
     about: Callable[[Any], Device] = attrgetter("about")
     pictures: Callable[[Sequence[Any], tuple[int, int]], list[Lines]] = lambda _items, _size: []
+    how: Callable[[Any], list[str]] = lambda _: []
 
 
 # Of devices by the kind of probe: "stages" while ranks start, when nothing of their own is shown beside how far they
@@ -133,14 +139,17 @@ TABLES = {
         " HELD: without a pause, up to the power limit. EFF: share of what the SMs can do at the clock they had, for"
         " both. AGAINST: this GPU's own earlier results, the others of this run, or (table) BURST against mamf-finder's"
         " figure. WRONG: GEMMs that gave other bits than the first, of how much work. W!: the power limit was lowered.",
+        how=devices.matmul_how,
     ),
     "memory": Table(
         devices.MEMORY,
         "COPY: bytes read plus bytes written, per second. AGAINST: its own earlier results, or the others of this run.",
+        how=devices.copies_how,
     ),
     "copies": Table(
         devices.COPIES,
         "TO GPU, TO HOST: through pinned memory, each GPU alone; ALL: all GPUs of the node at once.",
+        how=devices.copies_how,
     ),
     "stages": Table(devices.STAGES),
     "sizes": Table(

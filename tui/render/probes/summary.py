@@ -204,11 +204,11 @@ def empty_lines(can_probe: str, width: int) -> list[Line]:
     lines: list[Line] = [[Cell("no probe has run yet", "dim")], []]
     if can_probe:
         return [*lines, *wrap([Cell(can_probe, "warn")], width, indent=2)]
-    keys = {"matmul": KEYCAPS["matmul"], "all-reduce": KEYCAPS["all_reduce"]}
-    for at, (kind, view) in enumerate(KINDS.items()):
-        if at == len(keys):
+    with_key = True
+    for kind, view in KINDS.items():
+        if with_key and not view.key:
             lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
-        key = Cell(f"{keys.get(kind, ' ')}  ", "accent")
+        with_key, key = bool(view.key), Cell(f"{view.key or ' '}  ", "accent")
         lines += wrap([key, Cell(f"{kind}  ", "bold"), Cell(view.does)], width, indent=3)
     return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
 
