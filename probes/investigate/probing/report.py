@@ -19,7 +19,6 @@ from mltop.probes.judge.probes.nccl import settings, translate
 from mltop.probes.judge.probes.pairs import judge_pairs
 from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.model.probe import (
-    CollectiveResult,
     PairResult,
     PastResult,
     ProbeFailure,
@@ -85,7 +84,10 @@ def judged(
         report.results = list(measured.pairs)
         members = measured.collective.members if measured.collective else {}
         joined = [node for node in measured.nodes if node in members and members[node].ready]
-        report.verdict = judge_pairs(joined, measured.pairs, _expected_of_pairs(measured))
+        ranks = max((member.ranks for member in members.values()), default=0)
+        size = max((pair.size_bytes for pair in measured.pairs), default=0)
+        expected = _expected(measured, ranks, 2, size, COLLECTIVES[0])
+        report.verdict = judge_pairs(joined, measured.pairs, expected)
     else:
         _judge_collective(report, measured, past)
     if measured.collective is not None:
@@ -110,8 +112,11 @@ def disturbed(board: Board) -> set[str]:
 
 
 def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[PastResult]) -> None:
-    backend = _backend(measured)
-    results = [_expect(result, measured.board) for result in merge_times(measured.times, backend)]
+    results = merge_times(measured.times, _backend(measured) or "gloo")
+    for at, result in enumerate(results):
+        nodes = max(1, len(result.nodes))
+        expected = _expected(measured, result.ranks // nodes, nodes, result.size_bytes, result.collective)
+        results[at] = with_expected(result, expected)
     # What was refused was never a part of it: it is listed beside the verdict, not in it.
     failures = [failure for failure in report.failures if not failure.refused]
     report.results, report.verdict = list(results), judge_collective(results, failures, past)
@@ -120,31 +125,17 @@ def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[Pa
 def _backend(measured: Measured) -> str:
     """The backend that the launchers took; they say so when they are ready."""
     members = measured.collective.members.values() if measured.collective else ()
-    return next((str(member.ready["backend"]) for member in members if member.ready.get("backend")), "gloo")
+    return next((str(member.ready["backend"]) for member in members if member.ready.get("backend")), "")
 
 
-def _expect(result: CollectiveResult, board: Board) -> CollectiveResult:
-    """The result with the figure of this hardware at the same size, where all GPUs are of one model."""
-    nodes = max(1, len(result.nodes))
-    model = _model(board)
-    if model is None or result.backend != "nccl":
-        return result
-    expected = expected_busbw(model, result.ranks // nodes, nodes, result.size_bytes, result.collective)
-    return with_expected(result, expected)
-
-
-def _expected_of_pairs(measured: Measured) -> Expected | None:
-    """The figure of two such nodes. None where they measure with their processors."""
-    model, size = _model(measured.board), max((pair.size_bytes for pair in measured.pairs), default=0)
-    if model is None or measured.collective is None or _backend(measured) != "nccl":
+def _expected(measured: Measured, ranks: int, nodes: int, size_bytes: int, collective: str) -> Expected | None:
+    """The figure of so many ranks on each of such nodes; None where they measure with their processors, or with GPUs
+    of several models.
+    """
+    models = {device.name for device in measured.board.devices() if device.name}
+    if len(models) != 1 or _backend(measured) != "nccl":
         return None
-    ranks = max((member.ranks for member in measured.collective.members.values()), default=0)
-    return expected_busbw(model, ranks, 2, size, "all-reduce")
-
-
-def _model(board: Board) -> str | None:
-    models = {device.name for device in board.devices() if device.name}
-    return models.pop() if len(models) == 1 else None
+    return expected_busbw(models.pop(), ranks, nodes, size_bytes, collective)
 
 
 def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], cancelled: bool) -> ProbeVerdict:
