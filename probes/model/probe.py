@@ -5,7 +5,7 @@ Rates are bytes/s, times s, FLOP rates TFLOP/s (10^12, a multiply-add counts 2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -79,6 +79,7 @@ class DeviceResult:
     ``KEPT``: the figures that later runs compare themselves with: the word in their key, and the field.
     """
 
+    KIND: ClassVar[ProbeKind]
     KEPT: ClassVar[Mapping[str, str]] = {}
     node: str = ""
     gpu: int | None = None
@@ -92,9 +93,19 @@ class DeviceResult:
     gaps: dict[str, str] = field(default_factory=dict)
 
     @property
+    def main(self) -> str:
+        """Which figure of KEPT is judged and ordered by: the first that is known."""
+        return next((what for what in self.KEPT if self.figure(what) is not None), "")
+
+    @property
     def rate(self) -> float | None:
-        """The figure that is judged and ordered by, the first of KEPT that is known; higher is better."""
-        return next((rate for field in self.KEPT.values() if (rate := getattr(self, field)) is not None), None)
+        """The main figure; higher is better."""
+        return self.figure(self.main) if self.main else None
+
+    def figure(self, what: str) -> float | None:
+        """The figure ``what`` of KEPT."""
+        value: float | None = getattr(self, self.KEPT[what])
+        return value
 
     @property
     def is_wrong(self) -> bool:
@@ -116,6 +127,11 @@ class DeviceResult:
         return f"{threads} threads" if self.kind == "cpu" and threads else ""
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """ "8192x8192x8192"."""
+    return "x".join(map(str, shape))
+
+
 def cpu_subject(node: str) -> str:
     """``PastResult.uuid`` of a node's processors."""
     return f"cpu of {node}"
@@ -134,6 +150,7 @@ class MatmulResult(DeviceResult):
     ``still_heating``: in the warm-up's last third the clock was more than 2 % below that of its first.
     """
 
+    KIND = "matmul"
     KEPT: ClassVar[Mapping[str, str]] = {"sustained": "sustained_tflops", "burst": "burst_tflops"}
     dtype: str = "bf16"
     shape: list[int] = field(default_factory=list)
@@ -166,10 +183,14 @@ class MatmulResult(DeviceResult):
     def is_wrong(self) -> bool:
         return self.corrupt_iterations > 0 or self.upload_intact is False
 
+    @property
+    def share_wrong(self) -> float | None:
+        return self.corrupt_iterations / self.checked_iterations if self.checked_iterations else None
+
     def key(self, what: str) -> str:
         """``matmul bf16 sustained 8192x8192x8192``, ``matmul bf16 burst``: of any shape."""
-        shape = "x".join(map(str, self.sustained_shape)) if what == "sustained" else ""
-        return " ".join(filter(None, ("matmul", self.dtype, what, shape, self._threads)))
+        shape = shape_text(self.sustained_shape) if what == "sustained" else ""
+        return " ".join(filter(None, (self.KIND, self.dtype, what, shape, self._threads)))
 
 
 @dataclass
@@ -179,6 +200,7 @@ class MemoryResult(DeviceResult):
     ``code_path``: what copies; ``threads``: of processors.
     """
 
+    KIND = "memory"
     KEPT: ClassVar[Mapping[str, str]] = {"copy": "copy_bytes_per_s"}
     size_bytes: int = 0
     iterations: int = 0
@@ -189,7 +211,7 @@ class MemoryResult(DeviceResult):
     code_path: str = ""
 
     def key(self, what: str) -> str:
-        return f"memory {what} {self.size_bytes} {self._threads}".rstrip()
+        return f"{self.KIND} {what} {self.size_bytes} {self._threads}".rstrip()
 
 
 COPY_WAYS = ("to_device", "to_host", "to_device_together", "to_host_together")
@@ -204,6 +226,7 @@ class CopiesResult(DeviceResult):
     there (False: the process may not use the CPUs beside the GPU).
     """
 
+    KIND = "copies"
     KEPT: ClassVar[Mapping[str, str]] = {way: f"{way}_bytes_per_s" for way in COPY_WAYS}
     size_bytes: int = 0
     iterations: int = 0
@@ -219,13 +242,13 @@ class CopiesResult(DeviceResult):
     near: bool | None = None
 
     @property
-    def rate(self) -> float | None:
-        """Of the slower direction."""
-        rates = (self.to_device_bytes_per_s, self.to_host_bytes_per_s)
-        return min((rate for rate in rates if rate is not None), default=None)
+    def main(self) -> str:
+        """The slower direction."""
+        rates = {what: rate for what in COPY_WAYS[:2] if (rate := self.figure(what)) is not None}
+        return min(rates, key=rates.__getitem__, default="")
 
     def key(self, what: str) -> str:
-        return f"copies {what} {self.size_bytes}"
+        return f"{self.KIND} {what} {self.size_bytes}"
 
 
 @dataclass
@@ -243,7 +266,7 @@ class PeerCopy:
 
 
 # What a device's "result" event holds, by the kind of probe.
-DEVICE_RESULTS: dict[str, type[DeviceResult]] = {"matmul": MatmulResult, "memory": MemoryResult, "copies": CopiesResult}
+DEVICE_RESULTS: Mapping[str, type[DeviceResult]] = {of.KIND: of for of in (MatmulResult, MemoryResult, CopiesResult)}
 
 
 @dataclass
@@ -334,6 +357,16 @@ class CollectiveResult:
     expected_certain: bool = False
     wrong_ranks: list[int] = field(default_factory=list)
     gaps: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def share_of_expected(self) -> float | None:
+        if self.busbw_bytes_per_s is None or not self.expected_busbw_bytes_per_s:
+            return None
+        return self.busbw_bytes_per_s / self.expected_busbw_bytes_per_s
+
+    @property
+    def over(self) -> str:
+        return self.path or self.backend
 
 
 @dataclass

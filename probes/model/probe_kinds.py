@@ -23,6 +23,8 @@ class ProbeRow(NamedTuple):
     imports in a few seconds. ``total_s``: of a node's part where the caller sets none, None: all stages together.
     ``per_device``: a process for each device, all at the same time, else one for all devices of a node; ``one_gpu``: it
     measures one GPU alone as well; ``least_nodes``: it needs. ``not_on_mig``: why MIG instances are not measured.
+    ``in_pairs``: of nodes, round after round; ``has_dtype``: it has one to choose; ``least_size_bytes``: of a size that
+    somebody chooses.
     """
 
     name: ProbeKind
@@ -35,6 +37,9 @@ class ProbeRow(NamedTuple):
     least_nodes: int = 1
     total_s: float | None = None
     not_on_mig: str = ""
+    in_pairs: bool = False
+    has_dtype: bool = False
+    least_size_bytes: int = 1
 
 
 _LAUNCHER = ProbeRow(
@@ -54,19 +59,22 @@ MANY_NODES, MANY_NODES_DEADLINE_S = 64, 120.0
 PROBES = (
     ProbeRow(
         "matmul", "matmul", {**_BEGIN_S, "scan": 15.0, "burst": 15.0, "sustained": 15.0, "check": 10.0},
-        deadline_s=120.0, about_s=20.0, per_device=True,
+        deadline_s=120.0, about_s=20.0, per_device=True, has_dtype=True,
     ),
     _LAUNCHER,
-    ProbeRow("memory", "memory", {**_BEGIN_S, "copy": 20.0}, deadline_s=90.0, about_s=15.0, per_device=True),
+    ProbeRow(
+        "memory", "memory", {**_BEGIN_S, "copy": 20.0},
+        deadline_s=90.0, about_s=15.0, per_device=True, least_size_bytes=4096,
+    ),
     ProbeRow(
         "copies", "copies", {**_BEGIN_S, "to device": 20.0, "to host": 20.0, "together": 30.0, "peers": 60.0},
         deadline_s=180.0, about_s=30.0,
         not_on_mig="CUDA shows a process one MIG instance at a time, and there are no copies between instances",
     ),
-    _LAUNCHER._replace(name="pairs", deadline_s=90.0, about_s=60.0, least_nodes=2),
+    _LAUNCHER._replace(name="pairs", deadline_s=90.0, about_s=60.0, least_nodes=2, in_pairs=True),
 )  # fmt: skip
 PROBE_OF: dict[ProbeKind, ProbeRow] = {row.name: row for row in PROBES}
-CHILDREN = {row.child: row for row in PROBES if row.name != "pairs"}  # which are many all-reduces
+CHILDREN = {row.child: row for row in PROBES if not row.in_pairs}  # pairs are many all-reduces
 
 
 def stage_deadline_s(child: str, stage: str, ordered_s: Mapping[str, float]) -> float:

@@ -55,9 +55,9 @@ async def test_progress_then_results_then_the_verdict() -> None:
         assert "do: check its fan" in text
         assert first_cells(screen)[:4] == ["7", "3", "0", "1"], "wrong bits first, then the slowest"
         row = next(line for line in screen.lines() if line.startswith("  3 "))
-        assert row.split()[:8] == ["3", "543T", "498T", "81/75%", "-31%", "peers", "1210/1980", "512/700W"]
-        assert "91C" in row and "too hot 62%" in row and "no error in 3.1 PFLOP" in row
-        assert "3 WRONG of 64" in text
+        assert row.split()[:9] == ["3", "543T", "498T", "81/75%", "-31%", "peers", "1210", "1980", "512/700W"]
+        assert "91C" in row and "too hot 62%" in row and "0 in 3.1P" in row
+        assert "3 of 64!" in text
         assert "LEFT OUT node01 GPU 6: in use by ada" in text
 
 

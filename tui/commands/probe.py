@@ -12,7 +12,6 @@ from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model import SCHEMA
 from mltop.probes.model.probe import ProbeReport
-from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
@@ -22,7 +21,6 @@ from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_SUSPECTS, EXIT_UNREACHABLE
 from mltop.tui.state.probe_history import HistoryFile
 
 LOOK_S = 0.1
-LEAST_COPY_BYTES = 4096
 CANCEL_S = 8.0  # for probes that were cancelled to be gone
 
 
@@ -82,11 +80,12 @@ def progress_line(progress: ProbeProgress) -> str:
 
 def _check(wanted: ProbeWanted, nodes: list[str], options: TargetOptions) -> None:
     """Raises UsageProblem for what can be refused before anything is started."""
-    if len(nodes) < PROBE_OF[wanted.kind].least_nodes:
-        raise UsageProblem(f"probe {wanted.kind}", "needs at least two nodes (-w node[01-16])")
-    if wanted.kind == "memory" and wanted.sizes_bytes and wanted.sizes_bytes[0] < LEAST_COPY_BYTES:
-        raise UsageProblem("--size", f"a copy has at least {LEAST_COPY_BYTES} bytes")
-    if wanted.kind == "all-reduce" and wanted.ranks == 1 and len(nodes) == 1:
+    row = wanted.row
+    if len(nodes) < row.least_nodes:
+        raise UsageProblem(f"probe {row.name}", "needs at least two nodes (-w node[01-16])")
+    if wanted.sizes_bytes and wanted.sizes_bytes[0] < row.least_size_bytes:
+        raise UsageProblem("--size", f"a copy has at least {row.least_size_bytes} bytes")
+    if not row.one_gpu and wanted.ranks == 1 and len(nodes) == 1:
         raise UsageProblem("--ranks 1", "one rank on one node has nobody to reduce with", "--ranks 2")
-    if options.via and not LAUNCHERS[options.via].tells_agents and PROBE_OF[wanted.kind].child == "all_reduce":
+    if options.via and not LAUNCHERS[options.via].tells_agents and not row.one_gpu:
         raise UsageProblem(f"--via {options.via}", "carries no messages to a running probe", "--via ssh")

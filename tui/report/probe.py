@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.probes.compare import PEER_GAP
+from mltop.probes.judge.probes.devices import plural
 from mltop.probes.judge.probes.pairs import Levels
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import NodeState, units
@@ -18,8 +19,6 @@ from mltop.probes.model.probe import (
     CollectiveResult,
     CopiesResult,
     DeviceResult,
-    MatmulResult,
-    MemoryResult,
     PairResult,
     PastResult,
     ProbeReport,
@@ -30,7 +29,7 @@ from mltop.tui.render.cells import Cell, Column, row_of, with_widths
 from mltop.tui.render.gpus.throttle import ALARMING
 from mltop.tui.render.probes import collectives, devices
 from mltop.tui.render.probes.kinds import TABLES
-from mltop.tui.render.probes.summary import failure_lines, listed, verdict_parts
+from mltop.tui.render.probes.summary import failure_lines, verdict_parts
 from mltop.tui.render.units import middle
 from mltop.tui.report.page import Page, span
 
@@ -51,7 +50,7 @@ def print_collectives(
         nodes = f"{len(first.nodes)} nodes, {folded(first.nodes)}" if len(first.nodes) > 1 else folded(first.nodes)
         ranks = max(result.ranks for result in of_kind)
         page.line()
-        where = f" of {ranks} ranks on {nodes}, {first.path or first.backend}"
+        where = f" of {ranks} ranks on {nodes}, {first.over}"
         page.sentence(Cell(collective, "title"), Cell(where))
         columns = _close(TABLES["sizes"].columns) if page.width < WIDE else TABLES["sizes"].columns
         page.whole_table(columns, [row_of(columns, result, "") for result in of_kind])
@@ -78,7 +77,7 @@ def _ranks(results: Sequence[CollectiveResult], suspects: Sequence[Suspect], pag
         return
     page.paragraph(Cell(f"ranks at {units.size_text(result.size_bytes)}", "title"), Cell(", who comes last first"))
     columns = with_widths(collectives.RANK_COLUMNS, node=max(len("NODE"), *(len(arrival.node) for arrival in shown)))
-    lines = [collectives.ArrivalLine(arrival, result) for arrival in shown]
+    lines = (collectives.ArrivalLine(arrival, result) for arrival in shown)
     page.whole_table(columns, [row_of(columns, line, "") for line in lines])
     rest = [arrival for arrival in ranks if arrival not in shown]
     most = units.short_time(max((arrival.lag_s for arrival in rest), default=None))
@@ -101,9 +100,7 @@ def print_pairs(pairs: Sequence[PairResult], page: Page, verbose: bool) -> None:
         columns = with_widths(_PAIR_COLUMNS, first=width, second=width)
         page.whole_table(columns, [row_of(columns, line, "") for line in shown])
         # In whole, and once: the table has no room for it.
-        for why, of_pairs in collectives.failed_pairs([line.pair for line in shown]).items():
-            more = f" (and {len(of_pairs) - 1} more pairs)" if len(of_pairs) > 1 else ""
-            page.sentence(Cell(f"{' and '.join(of_pairs[0])}{more}: ", "bold"), Cell(why))
+        page.lines(TABLES["pairs"].pictures(shown, (page.width, 0))[0])
     page.more(len(listed) - len(shown), "bad pairs (--verbose shows them)")
     set_apart = {id(pair) for pair in bad}
     good = [pair for pair in pairs if id(pair) not in set_apart]
@@ -149,13 +146,13 @@ def print_probe(
     failed = failure_lines(report.failures, width, most, each=verbose, whole=True)
     page.lines([[], *failed] if failed else [])
     if report.settings:
-        page.lines([[], *listed("Settings", report.settings, width)])
+        page.lines([[], *devices.listed("Settings", report.settings, width)])
     if report.command:
         page.title("The same without mltop")
         page.line(Cell(report.command))
 
 
-WIDE = 110  # columns of the terminal: below, cells say less
+WIDE = 110  # columns of the terminal: below, columns are close to each other
 FEW = 8  # alike results: so many are shown one by one
 LEAST_SHARE = 0.005  # of the time: less throttling is none
 
@@ -173,7 +170,7 @@ def print_devices(report: ProbeReport, past: Sequence[PastResult], page: Page, v
         title = "NODE/GPU" if any(result.gpu is not None for result in single) else "NODE"
         columns = devices.columns_of(TABLES[kind].columns, lines, title)
         if page.width < WIDE:
-            columns = _close(devices.columns_of(TABLES[kind].brief, lines, title))
+            columns = _close(columns)
         page.whole_table(columns, [devices.device_row(columns, line, line.name) for line in lines])
     for group in groups:
         page.paragraph(*_alike_sentence(group, more=bool(single)))
@@ -209,7 +206,7 @@ def _is_usual(result: DeviceResult, usual: float | None, compared: devices.Compa
     value, against, phase = result.rate, compared.of(result), devices.load_phase(result)
     if value is None or not usual or abs(value / usual - 1) > PEER_GAP or result.is_wrong:
         return False
-    if (against is not None and against.slow) or (isinstance(result, MatmulResult) and result.still_heating):
+    if (against is not None and against.slow) or getattr(result, "still_heating", False):
         return False
     shares = phase.throttle_share if phase is not None else {}
     return all(shares.get(reason, 0.0) < LEAST_SHARE for reason in ALARMING)
@@ -217,14 +214,12 @@ def _is_usual(result: DeviceResult, usual: float | None, compared: devices.Compa
 
 def _alike_sentence(group: Sequence[DeviceResult], more: bool) -> list[Cell]:
     """ "56 GPUs alike on h[01-07] (NVIDIA H100): burst 781-799T, ..."."""
-    what = {"cpu": "nodes", "mig": "MIG slices"}.get(group[0].kind, "GPUs")
     gpus = {result.gpu for result in group if result.gpu is not None}
     nodes = folded(result.node for result in group)
-    is_one_node = len({result.node for result in group}) == 1
-    where = f" GPU {fold(gpus)}" if is_one_node and gpus else ""
-    head = f"{'and ' if more else ''}{len(group)} {what} alike"
-    of = [Cell(head, "bold"), Cell(f" on {nodes}{where}"), Cell(f" ({group[0].name})" if group[0].name else "", "dim")]
-    return [*of, Cell(": "), Cell(", ".join(_spans(group)))]
+    where = f" GPU {fold(gpus)}" if len({result.node for result in group}) == 1 and gpus else ""
+    who = [Cell(f"{'and ' if more else ''}{plural(group)} alike", "bold"), Cell(f" on {nodes}{where}")]
+    name = [Cell(f" ({group[0].name})", "dim")] if group[0].name else []
+    return [*who, *name, Cell(": "), Cell(", ".join(_spans(group)))]
 
 
 # What is said of alike devices: fields of their results, and of the phase under load.
@@ -279,10 +274,7 @@ def _peers(results: Sequence[CopiesResult], page: Page, verbose: bool) -> None:
 def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
     peers = [peer for result in results for peer in result.peers]
     return all(
-        peer.bytes_per_s is not None
-        and usual
-        and peer.bytes_per_s >= collectives.SLOW_PAIR * usual
-        and peer.direct is True
+        peer.bytes_per_s is not None and usual and peer.bytes_per_s >= devices.SLOW_WAY * usual and peer.direct is True
         for peer in peers
     )
 
@@ -292,11 +284,14 @@ def _are_alike(results: Sequence[CopiesResult], usual: float | None) -> bool:
 
 def _how(results: Sequence[DeviceResult], page: Page) -> None:
     """Versions and shapes, those that are equal together; what is not known, and why."""
-    ways = grouped(results, _way)
+    how = TABLES[results[0].KIND].how
+    ways = grouped(
+        results, lambda one: ", ".join([*(f"{name} {of}" for name, of in one.versions.items() if of), *how(one)])
+    )
     page.line()
     for way, members in ways.items():
-        whose = f"{folded(result.node for result in members)}: " if len(ways) > 1 else ""
-        page.sentence(Cell(f"{whose}{way}", "dim"))
+        nodes = f"{folded(result.node for result in members)}: " if len(ways) > 1 else ""
+        page.sentence(Cell(nodes + way, "dim"))
     gaps = grouped(((gap, result) for result in results for gap in result.gaps.items()), lambda pair: pair[0])
     for (what, why), unknown in gaps.items():
         _, first = unknown[0]
@@ -306,15 +301,3 @@ def _how(results: Sequence[DeviceResult], page: Page) -> None:
             else folded(result.node for _, result in unknown)
         )
         page.sentence(Cell(f"{who}: {what} is not known: ", "warn"), Cell(why))
-
-
-def _way(result: DeviceResult) -> str:
-    parts = [f"{name} {version}" for name, version in result.versions.items() if version]
-    if isinstance(result, MatmulResult):
-        tried = f" (best of {result.shapes_tried} shapes)" if result.shapes_tried > 1 else ""
-        parts += [f"{result.dtype} burst {devices.shape_text(result.shape)}{tried}"] if result.shape else []
-        parts += [f"held {devices.shape_text(result.sustained_shape)}"] if result.sustained_shape else []
-        parts += [result.code_path] if result.code_path else []
-    elif isinstance(result, (MemoryResult, CopiesResult)) and result.size_bytes:
-        parts.append(f"{result.iterations} copies of {units.size_text(result.size_bytes)}")
-    return ", ".join(parts)

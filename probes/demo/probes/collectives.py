@@ -46,13 +46,8 @@ class Member:
     @classmethod
     def of(cls, machine: ProbeMachine, gpu: int) -> Member:
         share = speed_share(machine, gpu)
-        return cls(machine.name, gpu, round(WORK_S * _work_factor(machine.uuid(gpu)) / share, 6), machine.slow_nic)
-
-
-@lru_cache(maxsize=8192)
-def _work_factor(uuid: str) -> float:
-    """How a GPU's work differs from that of its model."""
-    return random.Random(f"{uuid} work").gauss(1.0, 0.004)
+        unlike_its_model = random.Random(f"{machine.uuid(gpu)} work").gauss(1.0, 0.004)
+        return cls(machine.name, gpu, round(WORK_S * unlike_its_model / share, 6), machine.slow_nic)
 
 
 @lru_cache(maxsize=64)

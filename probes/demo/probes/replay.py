@@ -22,7 +22,7 @@ from mltop.probes.active.supervisor.gate import Holder, Refusal, of_all, refused
 from mltop.probes.active.supervisor.request import ProbeRequest
 from mltop.probes.demo.gpus import MEMORY_TOTAL_BYTES, NAME
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
-from mltop.probes.model.probe_kinds import DTYPE_OF, DTYPES, stage_deadline_s
+from mltop.probes.model.probe_kinds import CHILDREN, DTYPE_OF, DTYPES, stage_deadline_s
 
 EVENTS = Path(__file__).with_name("events.jsonl")
 PYTHON, TORCH, CUDA = "/opt/train/bin/python3.11", "2.9.1+cu129", "12.9"
@@ -196,7 +196,7 @@ class Timeline:
             self._refuse(ProbeDevice(name), Refusal(why))
         refusals = {index: machine.refusal(index, request.force) for index in chosen}
         first = next(((index, refusal.why) for index, refusal in refusals.items() if refusal is not None), None)
-        if request.kind == "all_reduce" and first is not None:
+        if not CHILDREN[request.kind].one_gpu and first is not None:
             refusals = {index: refusal or of_all(*first) for index, refusal in refusals.items()}
         for index, refusal in refusals.items():
             if refusal is not None:
@@ -212,7 +212,7 @@ class Replay(Timeline):
 
     def __init__(self, machine: ProbeMachine, request: ProbeRequest, now: float, speed: float = 1.0) -> None:
         super().__init__(machine, request, now, speed)
-        dtype = str(request.options.get("dtype") or DTYPES[0].name) if request.kind == "matmul" else ""
+        dtype = str(request.options.get("dtype") or DTYPES[0].name) if CHILDREN[request.kind].has_dtype else ""
         taken = self._take_devices()
         for index in taken:
             uuid = machine.uuid(index)
@@ -230,4 +230,4 @@ class Replay(Timeline):
                     event.deadline_s = stage_deadline_s(request.kind, event.stage, request.deadlines_s)
                 # What one process does for all devices is said once, and is over at once.
                 if event.device or index == taken[0]:
-                    self._plan(at_s + (late_s if request.kind != "copies" else 0.0), event)
+                    self._plan(at_s + (late_s if CHILDREN[request.kind].per_device else 0.0), event)

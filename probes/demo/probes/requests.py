@@ -15,6 +15,7 @@ from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.demo.probes.collectives import Launcher, MachineOf, World
 from mltop.probes.demo.probes.replay import Replay, Timeline
 from mltop.probes.model.probe import ProbeEvent
+from mltop.probes.model.probe_kinds import CHILDREN
 
 
 class SimulatedProbes:
@@ -52,7 +53,7 @@ class SimulatedProbes:
             refused = ProbeEvent("refused", why=why, fix="wait until it is over, or cancel it")
             self._send(Message("part", request.node, request.id, data=fields_of(refused)))
             self._send(Message("done", request.node, request.id, data={"cancelled": False}))
-        elif wanted.kind == "all_reduce":
+        elif not CHILDREN[wanted.kind].one_gpu:
             self._running[request.id] = Launcher(machine, wanted, time.monotonic(), self._speed, self._world)
         else:
             self._running[request.id] = Replay(machine, wanted, time.monotonic(), self._speed)

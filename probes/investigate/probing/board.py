@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,12 +14,13 @@ from mltop.probes.investigate.probing.wanted import DeviceProgress
 from mltop.probes.model.probe import DEVICE_RESULTS, DeviceResult, ProbeDevice, ProbeEvent, ProbeFailure
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS, Refused, admit_result
 from mltop.probes.model.text import plain_text
-from mltop.probes.model.vocabulary import ProbeKind, RefusalCode
+from mltop.probes.model.vocabulary import ProbeKind
 
 MOST_NOTES = 400  # lines of NCCL and of the probes themselves; a broken node must not fill our memory
 MOST_CHARS = 600
 MOST_UUID_CHARS = 120
 _NO_UUID = re.compile(r"[^\w:.,/() -]")
+_REFUSAL = ("code", "who", "pids")  # fields of ProbeFailure
 MOST_PID = 2**22  # the kernel's PID_MAX_LIMIT
 MOST_OF_A_NODE = 512  # devices, results, failures and remarks of one node, each
 
@@ -39,24 +40,18 @@ def event_of(data: Mapping[str, Any]) -> ProbeEvent | None:
     return event
 
 
-@dataclass
-class _Refusal:
-    """What the data of an event tell about why a device is not measured (active/supervisor/gate.py)."""
-
-    code: RefusalCode = ""
-    who: str = ""
-    pids: list[int] = field(default_factory=list)
-
-
-def _refusal_of(data: Mapping[str, Any]) -> _Refusal:
-    """Without anything where a node's words are not fit."""
+def failure_of(node: str, event: ProbeEvent, gpu: int | None) -> ProbeFailure:
+    """With what the data tell about why a device is not measured (active/supervisor/gate.py), where they are fit."""
+    failure = ProbeFailure(node, event.why or "it did not say why", gpu, event.rank, event.stage, event.fix)
+    failure.refused = event.event == "refused"
+    fields: dict[str, Any] = vars(failure) | {name: event.data[name] for name in _REFUSAL if name in event.data}
     try:
-        refusal = msgspec.convert({name: data[name] for name in ("code", "who", "pids") if name in data}, _Refusal)
+        failure = msgspec.convert(fields, ProbeFailure)
     except msgspec.ValidationError:
-        return _Refusal()
-    refusal.who = plain_text(refusal.who, MOST_CHARS)
-    refusal.pids = [pid for pid in refusal.pids[:MOST_OF_A_NODE] if 0 < pid <= MOST_PID]
-    return refusal
+        return failure
+    failure.who = plain_text(failure.who, MOST_CHARS)
+    failure.pids = [pid for pid in failure.pids[:MOST_OF_A_NODE] if 0 < pid <= MOST_PID]
+    return failure
 
 
 class Board:
@@ -121,18 +116,7 @@ class Board:
             self._take_devices(node, [event.data.get("device")])  # refused before the devices are told
         device = self._devices.get((node, event.device))
         if self._count("failure", node):
-            self.failures.append(
-                ProbeFailure(
-                    node,
-                    event.why or "it did not say why",
-                    gpu=device.gpu if device else None,
-                    rank=event.rank,
-                    stage=event.stage,
-                    fix=event.fix,
-                    refused=event.event == "refused",
-                    **vars(_refusal_of(event.data)),
-                )
-            )
+            self.failures.append(failure_of(node, event, device.gpu if device else None))
         self._update(node, event, problem=event.why, fraction=None)
 
     def fail_node(self, node: str, why: str, fix: str = "", stage: str = "") -> None:

@@ -11,7 +11,6 @@ from mltop.probes.investigate.probing.board import Board, event_of
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.investigate.progress import Stop
 from mltop.probes.model.probe import ProbeEvent
-from mltop.probes.model.probe_kinds import PROBE_OF
 from mltop.probes.reach.hub import Hub
 from mltop.probes.reach.requests import Pending
 
@@ -37,7 +36,7 @@ class Context:
         """The arguments of the request "probe"."""
         return {
             "key": self.key,
-            "kind": PROBE_OF[self.wanted.kind].child,
+            "kind": self.wanted.row.child,
             "gpus": list(self.wanted.gpus),
             "force": self.wanted.force,
             "python": self.wanted.python,

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
-from typing import Any, NamedTuple
 
 from mltop.probes.investigate.probing.board import Board
 from mltop.probes.investigate.probing.collective import Collective
 from mltop.probes.investigate.probing.member import Member
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.nodes import folded
-from mltop.probes.judge.probes.collective import judge_collective, merge_times, who_failed, with_expected
+from mltop.probes.judge.probes.collective import failure_sentences, judge_collective, merge_times, with_expected
 from mltop.probes.judge.probes.hardware.busbw import expected_busbw
 from mltop.probes.judge.probes.hardware.peaks import Expected
-from mltop.probes.judge.probes.matmul import judge_matmul, with_efficiency
 from mltop.probes.judge.probes.nccl import settings, translate
 from mltop.probes.judge.probes.pairs import judge_pairs
-from mltop.probes.judge.probes.transfers import TRANSFERS, judge_transfer
-from mltop.probes.judge.values import grouped
+from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.model.probe import (
-    CollectiveResult,
     PairResult,
     PastResult,
     ProbeFailure,
@@ -32,6 +27,7 @@ from mltop.probes.model.probe import (
     RankTimes,
     cpu_subject,
 )
+from mltop.probes.model.probe_kinds import COLLECTIVES
 
 SCRIPT = "collective_bench.py"
 PORT = 29400  # torchrun's own default
@@ -51,7 +47,7 @@ def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results
     else:
         address = joined[0].ready.get("address") or joined[0].node
         parts += ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{PORT}"]
-    collective = "all-reduce" if wanted.kind == "pairs" else wanted.collective
+    collective = COLLECTIVES[0] if wanted.row.in_pairs else wanted.collective
     parts += [SCRIPT, "--collective", collective, "--backend", joined[0].ready.get("backend") or "nccl"]
     # Address and backend are what a node says.
     return shlex.join(parts + (["--sizes", ",".join(map(str, sizes))] if sizes else []))
@@ -60,19 +56,6 @@ def torchrun_command(wanted: ProbeWanted, members: Mapping[str, Member], results
 def script() -> str:
     """The text of a program that needs torch and nothing else."""
     return files("mltop.probes.active.all_reduce").joinpath("plain_bench.py").read_text(encoding="utf-8")
-
-
-class DeviceJudge(NamedTuple):
-    """Of a kind that measures each device by itself. ``complete``: what only a judge can say of a result."""
-
-    judge: Callable[[Any, Sequence[PastResult]], ProbeVerdict]
-    complete: Callable[[Any], Any] = lambda result: result
-
-
-_JUDGES: dict[str, DeviceJudge] = {
-    "matmul": DeviceJudge(judge_matmul, with_efficiency),
-    **{kind: DeviceJudge(partial(judge_transfer, transfer)) for kind, transfer in TRANSFERS.items()},
-}
 
 
 @dataclass
@@ -91,20 +74,22 @@ def judged(
 ) -> ProbeReport:
     """The report on all that was measured, compared with ``past`` results."""
     report = ProbeReport(wanted.kind, 0.0, failures=measured.board.failures, simulated=measured.board.simulated)
-    if wanted.kind in _JUDGES:
-        of = _JUDGES[wanted.kind]
+    if wanted.row.one_gpu:
+        judge = JUDGES[wanted.kind]
         order = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in measured.board.results))}
-        report.results = list(map(of.complete, measured.board.results))
+        report.results = list(map(judge.complete, measured.board.results))
         report.results.sort(key=lambda one: (order[one.node], -1 if one.gpu is None else one.gpu))
-        report.verdict = of.judge(report.results, past)
-    elif wanted.kind == "pairs":
+        report.verdict = judge.judge(report.results, past)
+    elif wanted.row.in_pairs:
         report.results = list(measured.pairs)
         members = measured.collective.members if measured.collective else {}
         joined = [node for node in measured.nodes if node in members and members[node].ready]
-        report.verdict = judge_pairs(joined, measured.pairs, _expected_of_pairs(measured))
+        ranks = max((member.ranks for member in members.values()), default=0)
+        size = max((pair.size_bytes for pair in measured.pairs), default=0)
+        expected = _expected(measured, ranks, 2, size, COLLECTIVES[0])
+        report.verdict = judge_pairs(joined, measured.pairs, expected)
     else:
         _judge_collective(report, measured, past)
-    report.failures = measured.board.failures
     if measured.collective is not None:
         lines = [line for _, line in measured.board.notes]
         report.settings = settings(lines)
@@ -127,8 +112,11 @@ def disturbed(board: Board) -> set[str]:
 
 
 def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[PastResult]) -> None:
-    backend = _backend(measured)
-    results = [_expect(result, measured.board) for result in merge_times(measured.times, backend)]
+    results = merge_times(measured.times, _backend(measured) or "gloo")
+    for at, result in enumerate(results):
+        nodes = max(1, len(result.nodes))
+        expected = _expected(measured, result.ranks // nodes, nodes, result.size_bytes, result.collective)
+        results[at] = with_expected(result, expected)
     # What was refused was never a part of it: it is listed beside the verdict, not in it.
     failures = [failure for failure in report.failures if not failure.refused]
     report.results, report.verdict = list(results), judge_collective(results, failures, past)
@@ -137,39 +125,24 @@ def _judge_collective(report: ProbeReport, measured: Measured, past: Sequence[Pa
 def _backend(measured: Measured) -> str:
     """The backend that the launchers took; they say so when they are ready."""
     members = measured.collective.members.values() if measured.collective else ()
-    return next((str(member.ready["backend"]) for member in members if member.ready.get("backend")), "gloo")
+    return next((str(member.ready["backend"]) for member in members if member.ready.get("backend")), "")
 
 
-def _expect(result: CollectiveResult, board: Board) -> CollectiveResult:
-    """The result with the figure of this hardware at the same size, where all GPUs are of one model."""
-    nodes = max(1, len(result.nodes))
-    model = _model(board)
-    if model is None or result.backend != "nccl":
-        return result
-    expected = expected_busbw(model, result.ranks // nodes, nodes, result.size_bytes, result.collective)
-    return with_expected(result, expected)
-
-
-def _expected_of_pairs(measured: Measured) -> Expected | None:
-    """The figure of two such nodes. None where they measure with their processors."""
-    model, size = _model(measured.board), max((pair.size_bytes for pair in measured.pairs), default=0)
-    if model is None or measured.collective is None or _backend(measured) != "nccl":
+def _expected(measured: Measured, ranks: int, nodes: int, size_bytes: int, collective: str) -> Expected | None:
+    """The figure of so many ranks on each of such nodes; None where they measure with their processors, or with GPUs
+    of several models.
+    """
+    models = {device.name for device in measured.board.devices() if device.name}
+    if len(models) != 1 or _backend(measured) != "nccl":
         return None
-    ranks = max((member.ranks for member in measured.collective.members.values()), default=0)
-    return expected_busbw(model, ranks, 2, size, "all-reduce")
-
-
-def _model(board: Board) -> str | None:
-    models = {device.name for device in board.devices() if device.name}
-    return models.pop() if len(models) == 1 else None
+    return expected_busbw(models.pop(), ranks, nodes, size_bytes, collective)
 
 
 def nothing_measured(wanted: ProbeWanted, failures: Sequence[ProbeFailure], cancelled: bool) -> ProbeVerdict:
     """The verdict where there is no result: the reasons, those that are equal together."""
     if cancelled:
         return ProbeVerdict("cancelled: nothing was measured")
-    by_reason = grouped(failures, lambda failure: failure.why)
-    reasons = [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
+    reasons = failure_sentences(failures)
     if not reasons:
-        reasons = ["no device was found" if wanted.kind in _JUDGES else "fewer than two ranks took part"]
+        reasons = ["no device was found" if wanted.row.one_gpu else "fewer than two ranks took part"]
     return ProbeVerdict(f"nothing was measured: {reasons[0]}", details=reasons[1:])

@@ -24,7 +24,7 @@ from mltop.probes.judge.probes.compare import past_of
 from mltop.probes.judge.probes.hardware.peaks import PEAKS
 from mltop.probes.judge.probes.pairs import PairSearch
 from mltop.probes.model.probe import PairResult, PastResult, ProbeEvent, ProbeReport, RankTimes
-from mltop.probes.model.probe_kinds import MANY_NODES, MANY_NODES_DEADLINE_S, PROBE_OF
+from mltop.probes.model.probe_kinds import MANY_NODES, MANY_NODES_DEADLINE_S
 from mltop.probes.reach.hub import Hub
 
 
@@ -45,8 +45,8 @@ PAIR_ROUND_S = 3.0
 
 def deadline_s(wanted: ProbeWanted, nodes: Sequence[str]) -> float:
     """The time for a whole run: what the kind needs on these nodes; of pairs with a round that is repeated."""
-    row = PROBE_OF[wanted.kind]
-    if wanted.kind == "pairs":
+    row = wanted.row
+    if row.in_pairs:
         return row.deadline_s + PAIR_ROUND_S * (PairSearch(nodes, wanted.round_robin).most_rounds() + 1)
     return MANY_NODES_DEADLINE_S if not row.one_gpu and len(nodes) > MANY_NODES else row.deadline_s
 
@@ -54,7 +54,7 @@ def deadline_s(wanted: ProbeWanted, nodes: Sequence[str]) -> float:
 def options_of(wanted: ProbeWanted) -> dict[str, object]:
     """The ``options`` of the request. Nodes have no table of their own: its shapes are sent."""
     options: dict[str, object] = {}
-    if wanted.kind == "matmul":
+    if wanted.row.has_dtype:
         options.update(dtype=wanted.dtype, **shapes_of(wanted.dtype))
     if wanted.sizes_bytes:
         options["size_bytes"] = wanted.sizes_bytes[0]
@@ -116,7 +116,7 @@ class LocalProbe:
         return ", ".join(part for part in (of, " / ".join(stages[:3])) if part) or "starting"
 
 
-TELL_S = 0.2
+REPORT_S = 0.2
 _numbers = itertools.count(1)
 
 
@@ -141,7 +141,7 @@ class ProbeRun(Run):
         key = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
         self._context = Context(hub, wanted, nodes, self._stop, key, self._say)
         self._board = self._context.board
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._text = ""
         self._pairs: list[PairResult] = []
         self._times: list[RankTimes] = []
@@ -157,7 +157,7 @@ class ProbeRun(Run):
         self._tell(end, self.error)
 
     def _measure(self) -> None:
-        if PROBE_OF[self._wanted.kind].one_gpu:
+        if self._wanted.row.one_gpu:
             LocalProbe(self._context).run()
             return
         self._collective = Collective(self._context)
@@ -170,7 +170,7 @@ class ProbeRun(Run):
         joined = collective.assemble()
         of_cpus = any("cpu" in self._board.kinds(node) for node in joined)
         on_cpu = of_cpus or (bool(joined) and self._wanted.backend == "gloo")
-        if self._wanted.kind == "pairs":
+        if self._wanted.row.in_pairs:
             if len(joined) > 1:
                 self._pairs = search(collective, self._context, joined, on_cpu)
             return
@@ -196,10 +196,10 @@ class ProbeRun(Run):
         return report
 
     def _say(self, text: str) -> None:
-        """Called in every turn; told on when it is news."""
+        """Called in every turn; passed on when it is news."""
         now = time.monotonic()
-        if now - self._told_at >= TELL_S:
-            self._told_at = now
+        if now - self._reported_at >= REPORT_S:
+            self._reported_at = now
             self._tell("running" if self._board.pythons else "connecting", text)
 
     def _tell(self, phase: ProbePhase, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 from mltop.probes.investigate.progress import FINISHED, End
 from mltop.probes.model import ProbeKind
 from mltop.probes.model.probe import DeviceResult, ProbeFailure, ProbeReport
+from mltop.probes.model.probe_kinds import PROBE_OF, ProbeRow
 
 ProbePhase = Literal["connecting", "running"] | End
 
@@ -36,6 +37,10 @@ class ProbeWanted:
     python: str = ""
     trust_python: bool = False
     deadline_s: float = 0.0
+
+    @property
+    def row(self) -> ProbeRow:
+        return PROBE_OF[self.kind]
 
 
 @dataclass(frozen=True)

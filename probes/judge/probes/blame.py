@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mltop.probes.judge.nodes import folded
 from mltop.probes.model.probe import RankState
 
 STRONG = ("died", "killed", "stopped", "stuck")
@@ -85,7 +86,7 @@ def _behind(states: Sequence[RankState]) -> list[Cause]:
 
 def _network(states: Sequence[RankState], stage: str) -> Cause:
     lost = [state for state in states if state.kind == "disconnected"]
-    nodes = named(sorted({state.node for state in lost or states}))
+    nodes = folded(state.node for state in lost or states)
     if lost:
         why = f"connections were lost between ranks of {nodes}, but no rank died: {lost[0].why}"
         return Cause("", None, stage, why)
@@ -131,20 +132,13 @@ def accused(cannot: Unreached, addresses: Mapping[str, str]) -> dict[str, str]:
     return sentences
 
 
-def named(names: Sequence[str], most: int = 4) -> str:
-    """ "h01, h02, h03 and 5 more"."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
 def _sentence(node: str, pairs: Mapping[tuple[str, str], str], addresses: Mapping[str, str]) -> str:
     into = {source: why for (source, target), why in pairs.items() if target == node}
     out_of = {target: why for (source, target), why in pairs.items() if source == node}
     parts = []
     if into:
         where = f"{node} ({addresses.get(node, 'address unknown')})"
-        parts.append(f"{named(list(into))} cannot connect to {where}: {next(iter(into.values()))}")
+        parts.append(f"{folded(into)} cannot connect to {where}: {next(iter(into.values()))}")
     if out_of:
-        parts.append(f"{node} cannot connect to {named(list(out_of))}: {next(iter(out_of.values()))}")
+        parts.append(f"{node} cannot connect to {folded(out_of)}: {next(iter(out_of.values()))}")
     return "; ".join(parts)

@@ -52,7 +52,7 @@ def judge_collective(
     """
     measured = [result for result in results if result.time_s is not None]
     if not measured:
-        why = "; ".join(_failure_sentences(failures))
+        why = "; ".join(first_sentences(failure_sentences(failures), "and {} more failures"))
         return ProbeVerdict(f"no collective was measured{f': {why}' if why else ''}", _failed(failures))
     late, early = find_late(measured), find_early(measured)
     late_groups = _by_node(late, measured)
@@ -65,7 +65,7 @@ def judge_collective(
     parts += first_sentences(
         [f"{_late_who(group)} {_how_late(group)}" for group in late_groups], "and {} more are late"
     )
-    parts += _failure_sentences(failures)
+    parts += first_sentences(failure_sentences(failures), "and {} more failures")
     others = [result for result in measured if result is not main and below_past[id(result)]]
     details = [*_details(measured, late, early), *(_what(result) + below_past[id(result)] for result in others)]
     return ProbeVerdict("; ".join(parts), suspects, details)
@@ -167,10 +167,10 @@ def _below_history(result: CollectiveResult, past: Sequence[PastResult]) -> str:
 
 def _below_expected(result: CollectiveResult) -> str:
     """ "" where the figure is reached, not known or not certain."""
-    expected, busbw = result.expected_busbw_bytes_per_s, result.busbw_bytes_per_s
-    if not expected or busbw is None or not result.expected_certain or busbw >= NEAR_FIGURE * expected:
+    expected, share = result.expected_busbw_bytes_per_s, result.share_of_expected
+    if not expected or share is None or not result.expected_certain or share >= NEAR_FIGURE:
         return ""
-    return f", only {percent_words(busbw / expected)} of the {rate_words(expected)} known for it"
+    return f", only {percent_words(share)} of the {rate_words(expected)} known for it"
 
 
 def _wrong(results: Sequence[CollectiveResult]) -> list[str]:
@@ -211,10 +211,10 @@ def _failed(failures: Sequence[ProbeFailure]) -> list[Suspect]:
     return [Suspect(failure.node, failure.why, failure.gpu, failure.rank, action=failure.fix) for failure in of_ranks]
 
 
-def _failure_sentences(failures: Sequence[ProbeFailure]) -> list[str]:
+def failure_sentences(failures: Sequence[ProbeFailure]) -> list[str]:
     """Those with one reason together."""
     by_reason = grouped(failures, lambda failure: failure.why)
-    return first_sentences([f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()], "and {} more failures")
+    return [f"{who_failed(alike)}: {why}" for why, alike in by_reason.items()]
 
 
 def _details(results: Sequence[CollectiveResult], late: Sequence[LateRank], early: Sequence[int]) -> Iterator[str]:
@@ -234,11 +234,10 @@ def _details(results: Sequence[CollectiveResult], late: Sequence[LateRank], earl
 
 
 def _of_size(result: CollectiveResult) -> Iterator[str]:
-    expected, busbw = result.expected_busbw_bytes_per_s, result.busbw_bytes_per_s
-    if expected and busbw is not None:
+    expected, share = result.expected_busbw_bytes_per_s, result.share_of_expected
+    if expected and share is not None:
         doubt = "" if result.expected_certain else "; that figure is not certain"
-        share = percent_words(busbw / expected)
-        yield f"{_what(result)}: {share} of {rate_words(expected)} ({result.expected_source}){doubt}"
+        yield f"{_what(result)}: {percent_words(share)} of {rate_words(expected)} ({result.expected_source}){doubt}"
     if result.time_s and result.p95_s is not None and result.p95_s > JITTER * result.time_s:
         p95, median = time_words(result.p95_s), time_words(result.time_s)
         yield f"{_what(result)}: one in twenty takes {p95} (median {median})"
@@ -284,14 +283,16 @@ def _late_who(group: Sequence[LateRank]) -> str:
 
 
 def who_failed(alike: Sequence[ProbeFailure]) -> str:
-    """ "rank 3 (h02)", "h[01-03]", "h01 GPU 0-3": those that failed for one reason."""
-    ranks, gpus = known(failure.rank for failure in alike), known(failure.gpu for failure in alike)
-    nodes = folded(failure.node for failure in alike if failure.node)
-    if len(ranks) == len(alike):
-        return f"{ranks_text(ranks)} ({nodes})" if nodes else ranks_text(ranks)
-    if len(gpus) == len(alike) and len({failure.node for failure in alike}) == 1:
-        return f"{nodes} GPU {fold(gpus)}"
-    return nodes or "the probe"
+    """ "node[01-03]", "node01 GPU 0-3 rank 5"; of several nodes "88 GPUs on node[02-12]". GPUs and ranks: where each
+    failure has one.
+    """
+    nodes = folded(failure.node for failure in alike if failure.node) or "the probe"
+    gpus, ranks = known(failure.gpu for failure in alike), known(failure.rank for failure in alike)
+    gpus, ranks = (numbers if len(numbers) == len(alike) else [] for numbers in (gpus, ranks))
+    if len({failure.node for failure in alike}) > 1:
+        who = ranks_text(ranks) if ranks else f"{len(gpus)} GPUs" if gpus else ""
+        return f"{who} on {nodes}" if who else nodes
+    return nodes + (f" GPU {fold(gpus)}" if gpus else "") + (f" rank {fold(ranks)}" if ranks else "")
 
 
 LEAST_GPU_S = 1e-3  # beyond the usual lag; less is no trouble, and events on the GPU have some jitter

@@ -49,6 +49,9 @@ class Comparison:
         return 0.0 if self.share is None else 1 - self.share
 
 
+NO_COMPARISON = Comparison(0.0)
+
+
 def slower_than_peers(values: Mapping[K, float]) -> dict[K, Comparison]:
     """Who is slow among equals. The caller takes care that they are: model, dtype, shape, power limit.
 

@@ -7,16 +7,27 @@ measured.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar
 
-from mltop.probes.judge.probes import devices, reasons
+from mltop.probes.judge.probes import reasons
 from mltop.probes.judge.probes.compare import PEER_GAP, Comparison
+from mltop.probes.judge.probes.devices import (
+    NEAR_FIGURE,
+    Device,
+    DeviceJudge,
+    Figure,
+    Members,
+    Reason,
+    are_alike,
+    device_name,
+    devices_name,
+)
 from mltop.probes.judge.probes.hardware.peaks import Peak, peak_of, peak_tflops
 from mltop.probes.judge.values import grouped, known, median_without
 from mltop.probes.model import units
-from mltop.probes.model.probe import MatmulResult, PastResult, ProbeVerdict, Suspect
+from mltop.probes.model.probe import MatmulResult, ProbeVerdict
 
 # Of the multiprocessors' peak at their clock, back to back: software is to blame below the first, and a GPU is good
 # above the second (an H100 does 0.91 to 0.94).
@@ -29,52 +40,117 @@ REPLACE = "take it out of service, run it again to confirm, then dcgmi diag -r 3
 _AGAIN = "run the probe again to confirm before accusing it"
 MAJORITY_AT_LEAST = 3  # devices that were compared: of two nobody knows which is right
 
-
-RatedMatmul = devices.Rated[MatmulResult]
-
-
-class Published(NamedTuple):
-    """mamf-finder's figure for a model, and the ``share`` of it that a burst reached by the same method."""
-
-    tflops: float
-    share: float
-    model: str
+Damaged = list[tuple[MatmulResult, str, str]]
 
 
-class Group:
-    """Results that may be compared: one model, type, shape; of CPUs one code path and number of threads."""
+class MatmulJudge(DeviceJudge):
+    shows_figures: ClassVar[bool] = True
+    beside: ClassVar[str] = "{label}: {rates}, {share} of mamf-finder's {good} on {source}"
+    causes: ClassVar[str] = "versions of driver, torch and cuBLAS alone"
 
-    def __init__(self, members: Sequence[RatedMatmul]) -> None:
-        self.members = members
-        self.results = [rated.result for rated in members]
-        self.shares = known(result.sustained_efficiency for result in self.results)
-        self.accused = [rated for rated in members if rated.reason is not None]
-        self.rest = [rated for rated in members if rated.reason is None]
+    def rate_words(self, rate: float) -> str:
+        return units.tflops_words(rate)
 
+    def complete(self, result: MatmulResult) -> MatmulResult:
+        return with_efficiency(result)
 
-def judge_matmul(results: Sequence[MatmulResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
-    """One sentence, who is accused and why, and the rest as details. Corruption comes before slowness."""
-    measured = [with_efficiency(result) for result in results if result.rate is not None]
-    if not measured:
-        return ProbeVerdict("nothing was measured")
-    wrong = corrupt(measured)
-    differing, notes = unlike(measured)
-    groups = _groups(measured, past)
-    several = len({group.members[0].result.name for group in groups}) > 1
-    parts = []
-    for accused in [*wrong, *differing]:
-        who, on = (f"GPU {accused.gpu}", " on ") if accused.gpu is not None else ("CPUs", " of ")
-        parts.append(f"{who}{on + accused.node if accused.node else ''} {accused.reason}")
-    for group in groups:
-        parts += [_headline(group, several), *_slow_sentences(group)]
-    clean = clean_text(measured)
-    parts += [clean] if clean and not differing else []
-    suspects = [*wrong, *differing, *(_suspect(rated) for group in groups for rated in group.accused)]
-    details = [*(line for group in groups for line in _details(group)), *notes]
-    if clean:
-        count = sum(result.checked_iterations for result in measured)
-        details.append(f"{units.counted(count, 'iteration')} compared bit for bit")
-    return ProbeVerdict("; ".join(parts), suspects, details)
+    def ways(self, result: MatmulResult) -> Sequence[str]:
+        return (result.main,) if result.main else ()
+
+    def group(self, result: MatmulResult) -> Hashable:
+        """One model, type, shape; of CPUs one code path and number of threads."""
+        shape = tuple(result.sustained_shape) if result.sustained_tflops is not None else ()
+        of_cpu = (result.code_path, result.threads) if result.kind == "cpu" else ()
+        return (result.kind, result.name, result.dtype, result.multiprocessors, shape, *of_cpu)
+
+    def peer_keys(self, _way: str, results: Sequence[MatmulResult]) -> Sequence[Hashable]:
+        """Power limits of peers are equal, to 5 W; one whose limit is unknown is a peer of most others."""
+        limits: dict[int, int | None] = {}
+        for members in grouped(results, self.group).values():
+            watts = {id(result): _limit_w(result) for result in members}
+            classes = {key: None if limit is None else round(limit / 5) for key, limit in watts.items()}
+            usual = Counter(known(classes.values())).most_common(1)
+            limits |= {key: usual[0][0] if limit is None and usual else limit for key, limit in classes.items()}
+        return [(self.group(result), limits[id(result)]) for result in results]
+
+    def damaged(self, results: Sequence[MatmulResult]) -> Damaged:
+        return [*corrupt(results), *unlike(results)[0]]
+
+    def accuse(self, members: Members) -> None:
+        rated = [device for device in members if device.rates]
+        ordered = sorted(device.result.rate for device in rated)
+        of_node = grouped((device.result for device in rated), lambda result: result.node)
+        some = [device.result for device in rated[:: max(1, len(rated) // SOME_OTHERS)]]
+        for device in rated:
+            rate = device.result.rate
+            device.others = Comparison(rate, median_without(ordered, rate), len(ordered) - 1)
+            # Reasons are looked for beside its node's devices and some of all others.
+            beside = [other for other in of_node[device.result.node] if other is not device.result]
+            beside += [other for other in some if other.node != device.result.node]
+            device.reason = _accusation(device, beside)
+
+    def words(self, way: str, result: MatmulResult, _whose: str) -> str:
+        if result.kind == "cpu":
+            return f"{result.dtype} ({result.code_path or 'code path unknown'})"
+        return f"{result.dtype} {way}"
+
+    def state(self, device: Device) -> tuple[str, str]:
+        phase = reasons.load_phase(device.result)
+        state = reasons.condition(phase)
+        limited = " (held by its power limit, normal at full load)" if reasons.at_power_limit(phase) else ""
+        return (f" at {state}" if state else "") + limited, self._why_good(device.result)
+
+    def _why_good(self, result: MatmulResult) -> str:
+        for figure in self.figures(result):
+            if figure.rate >= NEAR_FIGURE * figure.good:
+                share = units.percent_words(figure.rate / figure.good)
+                return f"burst {share} of mamf-finder's {units.tflops_words(figure.good)}"
+        phase, efficiency = reasons.load_phase(result), result.sustained_efficiency
+        full_limit = reasons.at_power_limit(phase) and not reasons.usual_limits(phase, ())
+        if full_limit and efficiency is not None and efficiency >= GOOD_EFFICIENCY:
+            return f"{units.percent_words(efficiency)} of its peak at that clock"
+        return ""
+
+    def of_all(self, members: Members, rest: Members) -> str:
+        rates = [device.result.rate for device in rest]
+        if are_alike(rates):
+            return "" if any(device.reason for device in members) else _software([one.result for one in members])
+        # Too few to accuse anybody, but the difference and its cause are worth a word.
+        last = min(rest, key=lambda device: device.result.rate)
+        reason = reasons.explain(last.result, [device.result for device in rest if device is not last])
+        return f", the slowest {device_name(last.result)} ({reason.text})"
+
+    def figures(self, result: MatmulResult) -> Iterator[Figure]:
+        """None where the burst cannot be compared: no figure is reliable, or its shape or power limit is another."""
+        peak = peak_of(result.name, result.pci_device) if result.kind == "gpu" else None
+        figure = None if peak is None else peak.mamf_tflops.get(result.dtype)
+        if peak is None or figure is None or result.burst_tflops is None or not peak.is_sure(f"mamf.{result.dtype}"):
+            return
+        limit = next((phase.power_limit_w for phase in result.phases if phase.name == "burst"), None)
+        lowered = limit is not None and peak.power_w is not None and limit < SAME_LIMIT * peak.power_w
+        if peak.best_shapes.get(result.dtype) == tuple(result.shape) and not lowered:
+            yield Figure("burst", result.burst_tflops, figure, peak.name)
+
+    def details(self, members: Members) -> Iterator[str]:
+        results = [device.result for device in members]
+        yield from _power_limits(results)
+        if shares := known(result.sustained_efficiency for result in results):
+            share = units.percent_span_words(shares)
+            yield f"sustained: {share} of what the multiprocessors can do at the clock they had"
+        if heating := [result for result in results if result.still_heating]:
+            who = devices_name(heating)
+            yield f"{who}: still heating up, its clock fell during the warm-up: later it will be slower"
+
+    def after(self, results: Sequence[MatmulResult], verdict: ProbeVerdict) -> Sequence[str]:
+        differing, notes = unlike(results)
+        verdict.details += notes
+        # A passed check is no proof of health, and is not called so.
+        count = sum(result.checked_iterations for result in results)
+        if not count or any(result.is_wrong for result in results):
+            return ()
+        verdict.details.append(f"{units.counted(count, 'iteration')} compared bit for bit")
+        work = units.work_done(sum(result.checked_pflop for result in results))
+        return () if differing else [f"no error in {work}"]
 
 
 def with_efficiency(result: MatmulResult) -> MatmulResult:
@@ -101,62 +177,40 @@ def _efficiency(result: MatmulResult, peak: Peak | None, name: str, rate: float 
     return rate / top if top else None
 
 
-def published(result: MatmulResult) -> Published | None:
-    """None where the burst cannot be compared: no figure is reliable, or its shape or power limit is another one."""
-    peak = peak_of(result.name, result.pci_device) if result.kind == "gpu" else None
-    figure = None if peak is None else peak.mamf_tflops.get(result.dtype)
-    if peak is None or figure is None or result.burst_tflops is None or not peak.is_sure(f"mamf.{result.dtype}"):
-        return None
-    limit = next((phase.power_limit_w for phase in result.phases if phase.name == "burst"), None)
-    lowered = limit is not None and peak.power_w is not None and limit < SAME_LIMIT * peak.power_w
-    same = peak.best_shapes.get(result.dtype) == tuple(result.shape) and not lowered
-    return Published(figure, result.burst_tflops / figure, peak.name) if same else None
+# Computed wrong.
 
 
-# Computed wrong: a passed check is no proof of health, and is not called so.
-
-
-def corrupt(results: Sequence[MatmulResult]) -> list[Suspect]:
+def corrupt(results: Sequence[MatmulResult]) -> Damaged:
     """Devices that gave different bits for the same work within one process: strong evidence."""
-    suspects = []
+    found: Damaged = []
     for result in results:
         if result.corrupt_iterations:
             checked = f"{result.corrupt_iterations} of {result.checked_iterations} checked iterations gave other bits"
-            suspects.append(devices.suspect(result, f"gave wrong results: {checked}", REPLACE))
+            found.append((result, f"gave wrong results: {checked}", REPLACE))
         elif result.upload_intact is False:
-            suspects.append(devices.suspect(result, "got inputs with other bits than were sent to it", REPLACE))
-    return suspects
+            found.append((result, "got inputs with other bits than were sent to it", REPLACE))
+    return found
 
 
-def unlike(results: Sequence[MatmulResult]) -> tuple[list[Suspect], list[str]]:
+def unlike(results: Sequence[MatmulResult]) -> tuple[Damaged, list[str]]:
     """Devices whose checksum differs from that of most of their equals, and what else to say about checksums.
 
     The same bits may be expected of equal model, multiprocessors, versions, shape and type only (cuBLAS: results are
     reproducible for one version, architecture and number of multiprocessors).
     """
     comparable = (result for result in results if result.checksum and not result.corrupt_iterations)
-    suspects, notes = [], []
+    found: Damaged = []
+    notes = []
     for group in grouped(comparable, _same_bits).values():
         counts = Counter(result.checksum for result in group)
-        if len(counts) < 2:
-            continue
         usual, most = counts.most_common(1)[0]
-        if len(group) < MAJORITY_AT_LEAST or 2 * most <= len(group):
+        if len(counts) > 1 and (len(group) < MAJORITY_AT_LEAST or 2 * most <= len(group)):
             unsettled = "gave different results for equal work, and no majority shows which is right"
-            notes.append(f"{devices.devices_name(group)} {unsettled}: {_AGAIN}")
+            notes.append(f"{devices_name(group)} {unsettled}: {_AGAIN}")
             continue
         reason = f"gave another result than {most} equal devices: rerun to confirm"
-        suspects += [devices.suspect(result, reason, _AGAIN) for result in group if result.checksum != usual]
-    return suspects, notes
-
-
-def clean_text(results: Sequence[MatmulResult]) -> str:
-    """``no error in 12.3 PFLOP``; "" when nothing was checked or something was wrong."""
-    checked = sum(result.checked_pflop for result in results)
-    if any(result.is_wrong for result in results) or not any(result.checked_iterations for result in results):
-        return ""
-    scale, unit = (1.0, "PFLOP") if checked >= 0.1 else (1e3, "TFLOP") if checked >= 1e-4 else (1e6, "GFLOP")
-    return f"no error in {units.digits(scale * checked)} {unit}"
+        found += [(result, reason, _AGAIN) for result in group if result.checksum != usual]
+    return found, notes
 
 
 def _same_bits(result: MatmulResult) -> tuple[object, ...]:
@@ -168,202 +222,36 @@ def _same_bits(result: MatmulResult) -> tuple[object, ...]:
 # Who is slow.
 
 
-def _groups(results: Sequence[MatmulResult], past: Sequence[PastResult]) -> list[Group]:
-    """The largest first."""
-    limits: dict[int, int | None] = {}
-    for members in grouped(results, _key).values():
-        limits |= _limits(members)
-
-    def alike_by(result: MatmulResult) -> tuple[object, ...]:
-        return (_key(result), limits[id(result)])
-
-    every = devices.compared(
-        results, lambda result: result.rate, alike_by, lambda result: result.key(_load(result)), past
-    )
-    groups = map(_judged, grouped(every, lambda rated: _key(rated.result)).values())
-    return sorted(groups, key=lambda group: -len(group.members))
-
-
-def _key(result: MatmulResult) -> tuple[object, ...]:
-    shape = tuple(result.sustained_shape) if result.sustained_tflops is not None else ()
-    of_cpu = (result.code_path, result.threads) if result.kind == "cpu" else ()
-    return (result.kind, result.name, result.dtype, result.multiprocessors, shape, *of_cpu)
-
-
-def _load(result: MatmulResult) -> str:
-    return "sustained" if result.sustained_tflops is not None else "burst"
-
-
-def _limits(members: Sequence[MatmulResult]) -> dict[int, int | None]:
-    """By ``id``. Power limits of peers are equal, to 5 W; one whose limit is unknown is a peer of most others."""
-    watts = {id(result): _limit_w(result) for result in members}
-    classes = {key: None if limit is None else round(limit / 5) for key, limit in watts.items()}
-    usual = Counter(known(classes.values())).most_common(1)
-    return {key: usual[0][0] if limit is None and usual else limit for key, limit in classes.items()}
-
-
-def _judged(members: Sequence[RatedMatmul]) -> Group:
-    ordered = sorted(rated.rate for rated in members)
-    results = [rated.result for rated in members]
-    of_node = grouped(results, lambda result: result.node)
-    some = results[:: max(1, len(results) // SOME_OTHERS)]
-    for rated in members:
-        rated.others = Comparison(rated.rate, median_without(ordered, rated.rate), len(ordered) - 1)
-        # Reasons are looked for beside its node's devices and some of all others.
-        beside = [other for other in of_node[rated.result.node] if other is not rated.result]
-        beside += [other for other in some if other.node != rated.result.node]
-        rated.reason = _accusation(rated, beside)
-    return Group(members)
-
-
 def _limit_w(result: MatmulResult) -> float | None:
     phase = reasons.load_phase(result)
     return None if phase is None else phase.power_limit_w
 
 
-def _accusation(rated: RatedMatmul, others: Sequence[MatmulResult]) -> devices.Reason | None:
+def _accusation(device: Device, others: Sequence[MatmulResult]) -> Reason | None:
     """Beside a comparison: a limit that was lowered on this one, and where nobody can compare, a fault that shows."""
-    below, alone = rated.others.slower > PEER_GAP, rated.others.usual is None
+    (rated,) = device.rates.values()
+    below, alone = device.others.slower > PEER_GAP, device.others.usual is None
     if not rated.slow and not below and not alone:
         return None
-    lowered = reasons.lowered_limit(reasons.load_phase(rated.result), known(map(reasons.load_phase, others)))
+    reason = reasons.explain(device.result, others)
+    lowered = reasons.usual_limits(reasons.load_phase(device.result), known(map(reasons.load_phase, others)))
     # A limit that all have is a decision, not a fault: most others may draw more.
-    limit, limits = _limit_w(rated.result), known(map(_limit_w, others))
+    limit, limits = _limit_w(device.result), known(map(_limit_w, others))
     differs = limit is not None and 2 * sum(watts > limit for watts in limits) > len(limits)
-    if rated.slow or (below and lowered is not None and differs):
-        return reasons.explain(rated.result, others)
-    fault = reasons.hardware_fault(rated.result, others) if rated.peers.slow is None else None
-    return reasons.explain(rated.result, others) if fault is not None and fault.fault else None
+    accused = rated.slow or (below and lowered and differs) or (rated.peers.slow is None and reason.fault)
+    return reason if accused else None
 
 
-def _suspect(rated: RatedMatmul) -> Suspect:
-    """``21 % slower than its peers: held at 1215 MHz by …``."""
-    reason = rated.reason or devices.Reason("", "")
-    how_much = f"{units.percent_words(rated.slower)} slower than {_than(rated)}: " if rated.slower > 0 else ""
-    return devices.suspect(rated.result, how_much + reason.text, reason.action)
-
-
-# In words.
-
-
-def _headline(group: Group, several: bool) -> str:
-    """Those that are not accused: ``7 of 8 GPUs alike at 712 TFLOPS bf16 sustained``."""
-    rest = group.rest or group.members
-    first = rest[0].result
-    model = f"{first.name}: " if several and first.name else ""
-    if len(group.members) == 1:
-        state = "" if group.accused else _alone(rest[0])
-        return f"{model}{devices.device_name(first)}: {units.tflops_words(rest[0].rate)} {_what(first)}{state}"
-    every = "" if group.rest else "all "
-    text = f"{model}{every}{devices.alike(rest, group.results, units.tflops_words)} {_what(first)}"
-    if len(rest) == 1:
-        return text
-    if devices.are_alike(rest):
-        return text + _software(group)
-    # Too few to accuse anybody, but the difference and its cause are worth a word.
-    last = min(rest, key=lambda rated: rated.rate)
-    reason = reasons.explain(last.result, [rated.result for rated in rest if rated is not last])
-    return f"{text}, the slowest {devices.device_name(last.result)} ({reason.text})"
-
-
-def _slow_sentences(group: Group) -> list[str]:
-    """One for each node and kind of reason: ``GPU 5 on n03 is 21 % slower: held at 1215 MHz by …``."""
-    same_reason = grouped(
-        group.accused, lambda rated: (rated.result.node, rated.reason.kind if rated.reason else "", rated.by_history)
-    )
-    ordered = sorted(same_reason.values(), key=lambda members: -max(rated.slower for rated in members))
-    sentences = [_slow_sentence(members, len(group.members) == 1) for members in ordered[: devices.SENTENCES]]
-    left = sum(len(members) for members in ordered[devices.SENTENCES :])
-    return sentences + ([f"and {left} more are slow"] if left else [])
-
-
-def _slow_sentence(members: list[RatedMatmul], alone: bool) -> str:
-    """``alone``: the headline has named it already."""
-    worst = max(members, key=lambda rated: rated.slower)
-    why = worst.reason.text if worst.reason else ""
-    who = "it" if alone else devices.devices_name([rated.result for rated in members])
-    if worst.slower <= 0:  # nothing to compare with: the fault alone
-        return why if alone else f"{who}: {why}"
-    much = units.percent_span_words(rated.slower for rated in members)
-    than = f" than {_than(worst, len(members) > 1)}" if worst.by_history else ""
-    verb = "are" if len(members) > 1 or (worst.result.kind == "cpu" and not alone) else "is"
-    also = ""
-    if not worst.by_history and worst.history.slow is False:
-        also = f" (as in {'their' if len(members) > 1 else 'its'} earlier results)"
-    return f"{who} {verb} {much} slower{than}{also}: {why}"
-
-
-def _than(rated: RatedMatmul, several: bool = False) -> str:
-    whose = "their" if several else "its"
-    if not rated.by_history:
-        return f"{whose} peers"
-    if several:
-        return "their own last results"
-    usual = f" ({units.tflops_words(rated.history.usual)})" if rated.history.usual is not None else ""
-    return f"its own last {rated.history.count} results{usual}"
-
-
-def _what(result: MatmulResult) -> str:
-    if result.kind == "cpu":
-        return f"{result.dtype} ({result.code_path or 'code path unknown'})"
-    return f"{result.dtype} {_load(result)}"
-
-
-def _alone(rated: RatedMatmul) -> str:
-    """What can be said of a single device."""
-    phase = reasons.load_phase(rated.result)
-    state = reasons.condition(phase)
-    text = f" at {state}" if state else ""
-    text += " (held by its power limit, normal at full load)" if reasons.at_power_limit(phase) else ""
-    if rated.history.slow is False:
-        return f"{text}, as in its last {units.counted(rated.history.count, 'result')}"
-    good = _why_good(rated.result)
-    nothing = f"{'no figure' if rated.result.kind == 'cpu' else 'nothing'} to compare it with"
-    return f"{text}, {f'good: {good}' if good else nothing}"
-
-
-def _why_good(result: MatmulResult) -> str:
-    """What shows that a single GPU does what its model should, "" when nothing does."""
-    figure = published(result)
-    if figure is not None and figure.share >= devices.NEAR_FIGURE:
-        return f"burst {units.percent_words(figure.share)} of mamf-finder's {units.tflops_words(figure.tflops)}"
-    phase, efficiency = reasons.load_phase(result), result.sustained_efficiency
-    full_limit = reasons.at_power_limit(phase) and reasons.lowered_limit(phase, ()) is None
-    if full_limit and efficiency is not None and efficiency >= GOOD_EFFICIENCY:
-        return f"{units.percent_words(efficiency)} of its peak at that clock"
-    return ""
-
-
-def _software(group: Group) -> str:
+def _software(results: Sequence[MatmulResult]) -> str:
     """All alike and all low at a normal clock: not the hardware."""
-    first = group.members[0].result
+    first, shares = results[0], known(result.sustained_efficiency for result in results)
     peak = peak_of(first.name, first.pci_device)
-    shares = group.shares
     judgeable = peak is not None and peak.is_sure(f"tflops.{first.dtype}") and first.dtype in _EFFICIENT
-    if group.accused or not judgeable or not shares or max(shares) >= LOW_EFFICIENCY:
+    if not judgeable or not shares or max(shares) >= LOW_EFFICIENCY:
         return ""
     versions = [f"{name} {first.versions[name]}" for name in _VERSIONS if name in first.versions]
     named = f" ({', '.join(versions)})" if versions else ""
     return f", only {units.percent_span_words(shares)} of what they can do at their clock: software{named}"
-
-
-def _details(group: Group) -> Iterator[str]:
-    results = group.results
-    if len(results) > 1 and all(rated.peers.slow is None for rated in group.members):
-        yield group.members[0].peers.why
-    yield from _power_limits(results)
-    if group.shares:
-        share = units.percent_span_words(group.shares)
-        yield f"sustained: {share} of what the multiprocessors can do at the clock they had"
-    yield from _against_table([rated.result for rated in group.rest] or results)
-    heating = [result for result in results if result.still_heating]
-    if heating:
-        who = devices.devices_name(heating)
-        yield f"{who}: still heating up, its clock fell during the warm-up: later it will be slower"
-    with_history = sum(rated.history.slow is not None for rated in group.members)
-    if with_history:
-        as_fast = sum(rated.history.slow is False for rated in group.members)
-        yield f"{as_fast} of {with_history} as fast as in their earlier results"
 
 
 def _power_limits(results: Sequence[MatmulResult]) -> Iterator[str]:
@@ -374,19 +262,8 @@ def _power_limits(results: Sequence[MatmulResult]) -> Iterator[str]:
         limit = units.span_words(known(phase.power_limit_w for phase in at_limit), "W")
         at = f" at {clocks}" if clocks else ""
         yield f"the power limit ({limit}) holds {len(at_limit)} of {len(results)}{at}: normal at full load"
-    lowered = [phase for phase in phases if reasons.lowered_limit(phase, ()) is not None]
+    lowered = [phase for phase in phases if reasons.usual_limits(phase, ())]
     if lowered:
         limit = units.span_words(known(phase.power_limit_w for phase in lowered), "W")
         default = units.span_words(known(phase.power_limit_default_w for phase in lowered), "W")
         yield f"the limit of {len(lowered)} of {len(results)} was lowered to {limit} (default {default})"
-
-
-def _against_table(results: Sequence[MatmulResult]) -> Iterator[str]:
-    """Bursts beside mamf-finder's figure."""
-    figures = known(map(published, results))
-    if figures:
-        of, rates = figures[0], [figure.share * figure.tflops for figure in figures]
-        share = units.percent_span_words(figure.share for figure in figures)
-        note = devices.doubt(rates, of.tflops, True, "versions of driver, torch and cuBLAS alone")
-        beside = f"{share} of mamf-finder's {units.tflops_words(of.tflops)} on {of.model}"
-        yield f"burst: {units.span(rates, units.tflops_words)}, {beside}{note}"

@@ -123,7 +123,7 @@ class PairSearch:
             return []
         plan = _Plan(self.nodes, results)
         if self.round_robin or len(self.nodes) <= ALWAYS_ALL:
-            first_round = circle_rounds(plan.order)[0]
+            first_round = circle_rounds(plan.nodes)[0]
             pairs = plan.unmeasured(first_round) or plan.crowded(first_round) or plan.circle(len(self.nodes))
         else:
             pairs = plan.first() or plan.crowded(plan.disjoint()) or plan.unclear() or plan.suspects()
@@ -148,77 +148,77 @@ def circle_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     return rounds
 
 
-class _Plan:
+class _Plan(Levels):
     """One look at the results so far."""
 
     def __init__(self, nodes: Sequence[str], results: Sequence[PairResult]) -> None:
         # Neighbours in a rack are often bad together: their order says nothing here. Equal for equal names.
-        self.order = sorted(nodes)
-        random.Random(",".join(self.order)).shuffle(self.order)
-        self.levels = Levels(self.order, results)
+        order = sorted(nodes)
+        random.Random(",".join(order)).shuffle(order)
+        super().__init__(order, results)
 
     def first(self) -> list[Pair]:
         """Disjoint pairs; with an odd number of nodes the last one meets the first in a round of its own."""
-        left_over = [(self.order[-1], self.order[0])] if len(self.order) % 2 else []
+        left_over = [(self.nodes[-1], self.nodes[0])] if len(self.nodes) % 2 else []
         return self.unmeasured(self.disjoint()) or self.unmeasured(left_over)
 
     def crowded(self, pairs: Sequence[Pair]) -> list[Pair]:
         """The bad ones of these pairs again, a quarter of all at once, when many are bad and many were measured at
         once. Those that were measured again were bad.
         """
-        measured = self.levels.measured
-        bad = [pair for pair in pairs if measured[frozenset(pair)] > 1 or not self.levels.is_good(*pair)]
+        measured = self.measured
+        bad = [pair for pair in pairs if measured[frozenset(pair)] > 1 or not self.is_good(*pair)]
         if len(pairs) < CROWDED_PAIRS or len(bad) <= CROWDED_SHARE * len(pairs):
             return []
         return [pair for pair in bad if measured[frozenset(pair)] < 2][: len(pairs) // QUARTER]
 
     def unclear(self) -> list[Pair]:
         """Every pair when so many are bad that the best ones may be bad too; of many nodes some rounds of them."""
-        count = len(self.order)
+        count = len(self.nodes)
         if self._bad_share(self.disjoint()) < UNCLEAR_SHARE:
             return []
         return self.circle(count if count <= ALL_IF_HALF_BAD else UNCLEAR_ROUNDS)
 
     def suspects(self) -> list[Pair]:
         """Each node without a good pair, with a good node that it has not met, until it is known to be bad or good."""
-        free = [node for node in self.order if node in self.levels.good]
+        free = [node for node in self.nodes if node in self.good]
         pairs: list[Pair] = []
-        for node in self.order:
-            met = set(self.levels.partners(node))
+        for node in self.nodes:
+            met = set(self.partners(node))
             partner = next((candidate for candidate in free if candidate not in met), None)
-            if partner is not None and node not in self.levels.good and not self.levels.is_bad(node):
+            if partner is not None and node not in self.good and not self.is_bad(node):
                 free.remove(partner)
                 pairs.append((node, partner))
         return pairs[: self._few]
 
     def doubted(self) -> list[Pair]:
         """The only good pair once more, when nodes are slow by comparison with nothing but that."""
-        only, levels = self.levels.only_good(), self.levels
-        slow = any(levels.is_bad(node) and levels.works(node) for node in self.order)
-        if only is None or levels.measured[only] > 1 or not slow:
+        only = self.only_good()
+        slow = any(self.is_bad(node) and self.works(node) for node in self.nodes)
+        if only is None or self.measured[only] > 1 or not slow:
             return []
         first, second = sorted(only)
         return [(first, second)]
 
     def circle(self, rounds: int) -> list[Pair]:
-        of_rounds = map(self.unmeasured, circle_rounds(self.order)[:rounds])
+        of_rounds = map(self.unmeasured, circle_rounds(self.nodes)[:rounds])
         return next((pairs for pairs in of_rounds if pairs), [])
 
     def disjoint(self) -> list[Pair]:
-        return list(zip(self.order[::2], self.order[1::2], strict=False))
+        return list(zip(self.nodes[::2], self.nodes[1::2], strict=False))
 
     def unmeasured(self, pairs: Iterable[Pair]) -> list[Pair]:
-        return [pair for pair in pairs if frozenset(pair) not in self.levels.values][: self._few]
+        return [pair for pair in pairs if frozenset(pair) not in self.values][: self._few]
 
     @cached_property
     def _few(self) -> int:
         """A quarter at once from then on, when a repetition has shown that fewer at once are faster."""
-        again = [sorted(key) for key, count in self.levels.measured.items() if count > 1]
-        at_once = len(self.order) // 2
+        again = [sorted(key) for key, count in self.measured.items() if count > 1]
+        at_once = len(self.nodes) // 2
         return at_once if not again or 2 * self._bad_share(again) > 1 else max(1, at_once // QUARTER)
 
     def _bad_share(self, pairs: Sequence[Sequence[str]]) -> float:
-        return sum(not self.levels.is_good(*pair) for pair in pairs) / len(pairs) if pairs else 0.0
+        return sum(not self.is_good(*pair) for pair in pairs) / len(pairs) if pairs else 0.0
 
 
 # Who is bad.
@@ -239,7 +239,11 @@ def judge_pairs(nodes: Sequence[str], results: Sequence[PairResult], expected: E
     """
     levels = Levels(nodes, results)
     if levels.reference is None:
-        return _nothing_worked(results)
+        reasons = Counter(result.why for result in results if result.why)
+        why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
+        return ProbeVerdict(
+            f"none of {counted(len(results), 'pair')} worked{why}" if results else "no pair was measured"
+        )
     # The median of the good pairs of good nodes; the search's reference when no two good ones were paired.
     fast = (value for key, value in levels.values.items() if key <= levels.good and levels.is_fast(value))
     usual = median_of(fast) or levels.reference or 0.0
@@ -368,11 +372,3 @@ def _details(levels: Levels, bad: Sequence[str]) -> list[str]:
     if unsettled:
         lines.append(f"unclear, never paired with a good node: {folded(unsettled)}")
     return lines
-
-
-def _nothing_worked(results: Sequence[PairResult]) -> ProbeVerdict:
-    if not results:
-        return ProbeVerdict("no pair was measured")
-    reasons = Counter(result.why for result in results if result.why)
-    why = f": {reasons.most_common(1)[0][0]}" if reasons else ""
-    return ProbeVerdict(f"none of {counted(len(results), 'pair')} worked{why}")

@@ -1,4 +1,4 @@
-"""Why a device is slow: from its clock, power, temperature and throttle counters, and those of its peers.
+"""Why a device is slow: from its clock, power, temperature and throttle counters, and those of its peers. A row each.
 
 Throttle reasons are NVML's (GpuSample.throttle_reasons), as shares of the phase's time.
 """
@@ -6,8 +6,8 @@ Throttle reasons are NVML's (GpuSample.throttle_reasons), as shares of the phase
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from mltop.probes.judge.probes.devices import Reason, listed
 from mltop.probes.judge.values import known, median_of
@@ -34,8 +34,7 @@ _CPU = "look for other load, the frequency governor and throttling on that node"
 _SOFTWARE = "compare driver, torch and cuBLAS with a good node"
 
 
-@dataclass(frozen=True)
-class Throttle:
+class Throttle(NamedTuple):
     """What holds a GPU back and no load explains. ``name``: NVML's; ``heat``: temperatures belong to it, else watts."""
 
     name: str
@@ -61,39 +60,6 @@ def load_phase(result: MatmulResult) -> Phase | None:
     return by_name.get("sustained", by_name.get("burst"))
 
 
-def explain(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
-    """The reason that the counters give for a slow GPU. ``others``: its peers without it, may be empty."""
-    phase = load_phase(result)
-    if result.kind == "cpu":
-        return _of_cpu(result, others)
-    if phase is None:
-        return Reason("unknown", "nothing was measured beside its rate")
-    peers = known(map(load_phase, others))
-    reason = hardware_fault(result, others) or _power(result, phase, others, peers)
-    reason = reason or _clock(result, phase, others, peers)
-    text = reason.text + _less_per_clock(result, phase, others, reason.kind)
-    text += "; it was still heating up" if result.still_heating else ""
-    return replace(reason, text=text)
-
-
-def hardware_fault(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason | None:
-    """Heat, power brake, HW slowdown, or a power cap that is not the GPU's own limit: nothing that load explains."""
-    phase = load_phase(result)
-    if phase is None:
-        return None
-    throttle = throttle_of(phase)
-    if throttle is not None:
-        beside = _heat(phase, _near(result, others)) if throttle.heat else _drawing(phase)
-        text = f"{_held_at(phase)} by {throttle_words(throttle, phase)}{beside}"
-        return Reason(throttle.kind, text, throttle.action, fault=phase.throttle_share[throttle.name] >= HELD_LONG)
-    of_limit = _of_limit(phase)
-    if phase.throttle_share.get("sw_power_cap", 0.0) < HELD or of_limit is None or of_limit >= FAR_BELOW_LIMIT:
-        return None
-    draws = f"it draws {phase.power_w:.0f} W of its {phase.power_limit_w:.0f} W limit"
-    text = f"{_held_at(phase)} by a power cap although {draws}: board, PSU or BMC"
-    return Reason("cap elsewhere", text, _CAP_ELSEWHERE, fault=True)
-
-
 def throttle_of(phase: Phase) -> Throttle | None:
     return next((each for each in THROTTLES if phase.throttle_share.get(each.name, 0.0) >= HELD), None)
 
@@ -103,21 +69,12 @@ def throttle_words(throttle: Throttle, phase: Phase) -> str:
     return throttle.words + _most_of_time(phase.throttle_share[throttle.name])
 
 
-def lowered_limit(phase: Phase | None, peers: Iterable[Phase]) -> Reason | None:
-    """When its power limit is below its default, or below that of most others."""
+def usual_limits(phase: Phase | None, peers: Iterable[Phase]) -> dict[str, float]:
+    """Its power limit's default and that of most others, as far as its own was lowered below them."""
     if phase is None or phase.power_limit_w is None:
-        return None
-    limit, default = phase.power_limit_w, phase.power_limit_default_w
-    usual = median_of(peer.power_limit_w for peer in peers)
-    below_default = default is not None and limit < LOWERED * default
-    below_peers = usual is not None and limit < LOWERED * usual
-    if not below_default and not below_peers:
-        return None
-    against = [f"default {default:.0f} W"] if below_default else []
-    against += [f"others {usual:.0f} W"] if usual is not None and below_peers else []
-    back = usual if below_peers else default
-    text = f"its limit was lowered to {limit:.0f} W ({', '.join(against)})"
-    return Reason("lowered limit", text, f"if nobody wants it: sudo nvidia-smi -pl {back:.0f}")
+        return {}
+    usual = {"default": phase.power_limit_default_w, "others": median_of(peer.power_limit_w for peer in peers)}
+    return {name: watts for name, watts in usual.items() if watts is not None and phase.power_limit_w < LOWERED * watts}
 
 
 def at_power_limit(phase: Phase | None) -> bool:
@@ -140,53 +97,6 @@ def condition(phase: Phase | None) -> str:
     return ", ".join(parts)
 
 
-def _power(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], peers: Sequence[Phase]) -> Reason | None:
-    """The limit, where it holds this GPU lower than others. With their clock it does not tell why it does less."""
-    lowered = lowered_limit(phase, peers)
-    if lowered is not None:
-        clock = "" if phase.sm_clock_mhz is None else f", at {phase.sm_clock_mhz:.0f} MHz"
-        return Reason(lowered.kind, lowered.text + clock, lowered.action)
-    usual = median_of(peer.sm_clock_mhz for peer in peers)
-    as_others = usual is not None and phase.sm_clock_mhz is not None and phase.sm_clock_mhz >= SAME_CLOCK * usual
-    if as_others and _less_per_clock(result, phase, others, ""):
-        return None
-    if at_power_limit(phase):
-        with_same = "" if usual is None else f", others reach {usual:.0f} MHz with theirs"
-        with_same = " like the others" if as_others else with_same
-        text = f"{_held_at(phase)} by its {phase.power_limit_w:.0f} W limit{with_same}{_heat(phase, peers)}"
-        return Reason("power limit", text, _COMPARE)
-    share = phase.throttle_share.get("sw_power_cap", 0.0)
-    if share >= HELD:
-        text = f"{_held_at(phase)} by the power cap{_most_of_time(share)}{_drawing(phase)}{_heat(phase, peers)}"
-        return Reason("power cap", text, _COMPARE)
-    return None
-
-
-def _clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], peers: Sequence[Phase]) -> Reason:
-    """No throttling that matters: the clock is low without a reason, or it is not and the work is slow all the same."""
-    clock, usual = phase.sm_clock_mhz, median_of(peer.sm_clock_mhz for peer in peers)
-    if clock is None:
-        why = next((f" ({text})" for what, text in result.gaps.items() if "clock" in what and text), "")
-        return Reason("unknown", f"its clock is unknown{why}, so the cause is unknown")
-    top = usual if usual is not None else phase.sm_clock_max_mhz
-    if top is not None and clock < SAME_CLOCK * top:
-        who = f"others {usual:.0f} MHz" if usual is not None else f"maximum {top:.0f} MHz"
-        set_by = "sync_boost" if phase.throttle_share.get("sync_boost", 0.0) >= HELD else "applications_clocks"
-        if phase.throttle_share.get(set_by, 0.0) >= HELD:
-            how = "sync boost" if set_by == "sync_boost" else "clocks that somebody has set"
-            return Reason("set clocks", f"{_held_at(phase)} by {how} ({who})", _CLOCKS)
-        silent = "the driver gives no reason" if phase.throttle_share else "the reasons are unknown"
-        return Reason("low clock", f"at {clock:.0f} MHz ({who}) and {silent}{_heat(phase, peers)}", _CLOCKS)
-    versions = other_versions(result, others)
-    if versions:
-        return Reason("versions", f"at its full clock of {clock:.0f} MHz, with {versions}", _SOFTWARE)
-    watts = median_of(peer.power_w for peer in peers)
-    draws = ""
-    if watts is not None and phase.power_w is not None and phase.power_w < LOW_POWER * watts:
-        draws = f", drawing {phase.power_w:.0f} W (others {watts:.0f} W)"
-    return Reason("full clock", f"slow at its full clock of {clock:.0f} MHz{draws}: no reason is shown", _HIDDEN)
-
-
 def other_versions(result: DeviceResult, others: Sequence[DeviceResult]) -> str:
     """``driver 550.54 (others 570.86)``: what most others have otherwise; "" when all is equal."""
     different = []
@@ -198,42 +108,129 @@ def other_versions(result: DeviceResult, others: Sequence[DeviceResult]) -> str:
     return listed(different)
 
 
-def _of_cpu(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
-    versions = other_versions(result, others)
-    if versions:
-        return Reason("versions", f"with {versions}", _SOFTWARE)
-    celsius = result.phases[-1].temperature_c if result.phases else None
-    hot = f" ({celsius:.0f} °C)" if celsius else ""
-    return Reason("cpu", f"the same code path and threads as the others, cause unknown{hot}", _CPU)
+class _Case:
+    """A slow device beside its peers: what the rows below ask and name."""
+
+    def __init__(self, result: MatmulResult, others: Sequence[MatmulResult]) -> None:
+        self.result, self.others = result, others
+        measured = load_phase(result)
+        self.phase = phase = measured or Phase("", 0.0)
+        self.is_cpu, self.is_measured = result.kind == "cpu", measured is not None
+        self.peers = known(map(load_phase, others))
+        self.clock, self.of_limit = phase.sm_clock_mhz, _of_limit(phase) or 0.0
+        self.usual_clock = median_of(peer.sm_clock_mhz for peer in self.peers)
+        self.has_usual_clock = bool(self.usual_clock and (self.clock or 0.0) >= SAME_CLOCK * self.usual_clock)
+        self.throttle, self.limits = throttle_of(phase), usual_limits(phase, self.peers)
+        self.held = "held back" if self.clock is None else f"held at {self.clock:.0f} MHz"
+        self.cap = phase.throttle_share.get("sw_power_cap", 0.0)
+        self.versions = other_versions(result, others)
+        rate, usual = _per_clock(result), median_of(map(_per_clock, others))
+        self.less_per_clock = ""
+        if rate is not None and usual is not None and rate < LESS_PER_CLOCK * usual:
+            self.less_per_clock = f", and {percent_words(1 - rate / usual)} less work per clock than the others"
+        theirs = f", others reach {self.usual_clock:.0f} MHz with theirs" if self.usual_clock else ""
+        self.with_theirs = " like the others" if self.has_usual_clock else theirs
+        self.heat, self.cap_time = _heat(phase, self.peers), _most_of_time(self.cap)
+        self.why_no_clock = next((f" ({why})" for what, why in result.gaps.items() if "clock" in what and why), "")
+        celsius = result.phases[-1].temperature_c if result.phases else None
+        self.cpu_heat = f" ({celsius:.0f} °C)" if celsius else ""
+        watts, usual_watts = phase.power_w, median_of(peer.power_w for peer in self.peers)
+        little = watts is not None and usual_watts is not None and watts < LOW_POWER * usual_watts
+        self.little_power = f", drawing {watts:.0f} W (others {usual_watts:.0f} W)" if little else ""
+        of = "" if phase.power_limit_w is None else f" of its {phase.power_limit_w:.0f} W limit"
+        self.drawing = "" if watts is None else f", drawing {watts:.0f} W{of}"
+        # With the others' clock, the limit does not show why it does less.
+        self.limit_explains = not (self.has_usual_clock and self.less_per_clock)
+
+    @property
+    def low_clock(self) -> str:
+        """``others 1410 MHz``: the clock that it should have, "" where it has it."""
+        who, top = ("others", self.usual_clock) if self.usual_clock else ("maximum", self.phase.sm_clock_max_mhz)
+        return f"{who} {top:.0f} MHz" if self.clock and top and self.clock < SAME_CLOCK * top else ""
+
+    @property
+    def set_by(self) -> str:
+        words = {"sync_boost": "sync boost", "applications_clocks": "clocks that somebody has set"}
+        return next((words[name] for name in words if self.phase.throttle_share.get(name, 0.0) >= HELD), "")
+
+    @property
+    def throttled(self) -> str:
+        """``heat 60 % of the time (87 °C, others 61–65 °C)``."""
+        if self.throttle is None:
+            return ""
+        beside = _heat(self.phase, _near(self.result, self.others)) if self.throttle.heat else self.drawing
+        return throttle_words(self.throttle, self.phase) + beside
+
+    @property
+    def lowered(self) -> str:
+        limits = ", ".join(f"{name} {watts:.0f} W" for name, watts in self.limits.items())
+        return f"({limits})" + ("" if self.clock is None else f", at {self.clock:.0f} MHz")
 
 
-def _less_per_clock(result: MatmulResult, phase: Phase, others: Sequence[MatmulResult], kind: str) -> str:
-    rate = _per_clock(result, phase)
-    usual = median_of(_per_clock(other, load_phase(other)) for other in others)
-    if kind in ("full clock", "versions") or rate is None or usual is None or rate >= LESS_PER_CLOCK * usual:
-        return ""
-    return f", and {percent_words(1 - rate / usual)} less work per clock than the others"
+class _Row(NamedTuple):
+    """``test``: whether it is the reason; ``words``: of the case. ``at_full_clock``: less work per clock is what it
+    means.
+    """
+
+    kind: str
+    test: Callable[[_Case], object]
+    words: str
+    action: str = ""
+    at_full_clock: bool = False
 
 
-def _per_clock(result: MatmulResult, phase: Phase | None) -> float | None:
+# The first that holds explains. Hardware that fails comes before what people have set.
+_ROWS = (
+    _Row("versions", lambda of: of.is_cpu and of.versions, "with {0.versions}", _SOFTWARE),
+    _Row("cpu", lambda of: of.is_cpu,
+         "the same code path and threads as the others, cause unknown{0.cpu_heat}", _CPU),
+    _Row("unknown", lambda of: not of.is_measured, "nothing was measured beside its rate"),
+    _Row("{0.throttle.kind}", lambda of: of.throttle, "{0.held} by {0.throttled}", "{0.throttle.action}"),
+    _Row("cap elsewhere", lambda of: of.cap >= HELD and 0 < of.of_limit < FAR_BELOW_LIMIT,
+         "{0.held} by a power cap although it draws {0.phase.power_w:.0f} W of its {0.phase.power_limit_w:.0f} W limit:"
+         " board, PSU or BMC", _CAP_ELSEWHERE),
+    _Row("lowered limit", lambda of: of.limits, "its limit was lowered to {0.phase.power_limit_w:.0f} W {0.lowered}",
+         "if nobody wants it: sudo nvidia-smi -pl {1:.0f}"),
+    _Row("power limit", lambda of: of.limit_explains and at_power_limit(of.phase),
+         "{0.held} by its {0.phase.power_limit_w:.0f} W limit{0.with_theirs}{0.heat}", _COMPARE),
+    _Row("power cap", lambda of: of.limit_explains and of.cap >= HELD,
+         "{0.held} by the power cap{0.cap_time}{0.drawing}{0.heat}", _COMPARE),
+    _Row("unknown", lambda of: of.clock is None, "its clock is unknown{0.why_no_clock}, so the cause is unknown"),
+    _Row("set clocks", lambda of: of.low_clock and of.set_by, "{0.held} by {0.set_by} ({0.low_clock})", _CLOCKS),
+    _Row("low clock", lambda of: of.low_clock and of.phase.throttle_share,
+         "at {0.clock:.0f} MHz ({0.low_clock}) and the driver gives no reason{0.heat}", _CLOCKS),
+    _Row("low clock", lambda of: of.low_clock,
+         "at {0.clock:.0f} MHz ({0.low_clock}) and the reasons are unknown{0.heat}", _CLOCKS),
+    _Row("versions", lambda of: of.versions, "at its full clock of {0.clock:.0f} MHz, with {0.versions}", _SOFTWARE,
+         at_full_clock=True),
+    _Row("full clock", lambda _: True,
+         "slow at its full clock of {0.clock:.0f} MHz{0.little_power}: no reason is shown", _HIDDEN,
+         at_full_clock=True),
+)  # fmt: skip
+
+
+def explain(result: MatmulResult, others: Sequence[MatmulResult]) -> Reason:
+    """The reason that the counters give for a slow device. ``others``: its peers without it, may be empty."""
+    case = _Case(result, others)
+    row = next(row for row in _ROWS if row.test(case))
+    usual = case.limits.get("others", case.limits.get("default", 0.0))
+    kind, text, action = (words.format(case, usual) for words in (row.kind, row.words, row.action))
+    if case.is_measured and not case.is_cpu:
+        text += "" if row.at_full_clock else case.less_per_clock
+        text += "; it was still heating up" if result.still_heating else ""
+    held_long = case.throttle is not None and case.phase.throttle_share[case.throttle.name] >= HELD_LONG
+    return Reason(kind, text, action, fault=held_long or kind == "cap elsewhere")
+
+
+def _per_clock(result: MatmulResult) -> float | None:
+    phase = load_phase(result)
     if result.rate is None or phase is None or not phase.sm_clock_mhz:
         return None
     return result.rate / phase.sm_clock_mhz
 
 
-def _held_at(phase: Phase) -> str:
-    return "held back" if phase.sm_clock_mhz is None else f"held at {phase.sm_clock_mhz:.0f} MHz"
-
-
 def _most_of_time(share: float) -> str:
     return "" if share >= 0.9 else f" {percent_words(share)} of the time"
-
-
-def _drawing(phase: Phase) -> str:
-    if phase.power_w is None:
-        return ""
-    of = "" if phase.power_limit_w is None else f" of its {phase.power_limit_w:.0f} W limit"
-    return f", drawing {phase.power_w:.0f} W{of}"
 
 
 def _heat(phase: Phase, peers: Iterable[Phase]) -> str:

@@ -6,32 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mltop.probes.judge.probes.devices import NEAR_FIGURE
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model.probe import CollectiveResult, CopiesResult, PairResult, RankArrival
 from mltop.probes.model.units import UNKNOWN, bandwidth, digits, percent, short_time, signed_percent, size_text
+from mltop.tui.app.selection import first_of
 from mltop.tui.render.cells import Cell, Column, clip, runs
 from mltop.tui.render.glyphs import GLYPHS, bar
+from mltop.tui.render.probes.devices import SLOW_WAY, listed
 from mltop.tui.render.units import middle
 
-LITTLE_OF_EXPECTED = 0.85  # of what this hardware gives elsewhere
 BAR_WIDTH = 16
 LATE = 0.2  # of the collective's time: a lag that is no noise
-SLOW_PAIR = 0.85  # of the median of all pairs
 
 
 def size_key(result: CollectiveResult) -> str:
     return f"{result.collective}/{result.size_bytes}"
-
-
-def share_of_expected(result: CollectiveResult) -> float | None:
-    if result.busbw_bytes_per_s is None or not result.expected_busbw_bytes_per_s:
-        return None
-    return result.busbw_bytes_per_s / result.expected_busbw_bytes_per_s
-
-
-def last_rank(result: CollectiveResult) -> RankArrival | None:
-    """The arrival of the rank that comes last: its own collective is the shortest."""
-    return max(result.arrivals, key=lambda arrival: arrival.lag_s, default=None)
 
 
 def is_late(arrival: RankArrival, result: CollectiveResult) -> bool:
@@ -40,7 +30,7 @@ def is_late(arrival: RankArrival, result: CollectiveResult) -> bool:
 
 def _last(result: CollectiveResult) -> Cell:
     """Who comes last: "rank 5 +30.1ms node02/1"; of one node "rank 5 +30.1ms GPU 1"."""
-    arrival = last_rank(result)
+    arrival = next(iter(by_lag(result)), None)
     if arrival is None:
         return Cell(UNKNOWN, "dim")
     where = place_of(arrival.node, arrival.gpu)
@@ -55,21 +45,16 @@ def place_of(node: str, gpu: int | None) -> str:
 
 
 def by_lag(result: CollectiveResult) -> list[RankArrival]:
-    """The arrivals, the latest first."""
+    """The arrivals, the latest first: its own collective is the shortest."""
     return sorted(result.arrivals, key=lambda arrival: -arrival.lag_s)
 
 
-def _share(result: CollectiveResult) -> Cell:
-    share = share_of_expected(result)
-    return Cell(percent(share), "warn" if share is not None and share < LITTLE_OF_EXPECTED else "")
+def _share(share: float | None) -> Cell:
+    return Cell(percent(share), "warn" if share is not None and share < NEAR_FIGURE else "")
 
 
 def _most_lag_s(result: CollectiveResult) -> float | None:
     return max((arrival.lag_s for arrival in result.arrivals), default=None)
-
-
-def _path(result: CollectiveResult) -> str:
-    return result.path or result.backend
 
 
 def _expected(bytes_per_s: float | None) -> Cell:
@@ -85,13 +70,22 @@ SIZE_COLUMNS = (
     _of("algbw", "ALGBW", 8, "algbw_bytes_per_s", bandwidth, right=True, priority=4),
     _of("busbw", "BUSBW", 8, "busbw_bytes_per_s", lambda rate: Cell(bandwidth(rate), "bold"), right=True),
     # On 80 columns the share of what is expected says more.
-    _of("expected", "EXPECTED", 8, "expected_busbw_bytes_per_s", _expected, right=True, priority=5, optional=True),
-    Column("share", "SHARE", 5, right=True, priority=1, optional=True, cell=_share, value=share_of_expected),
+    _of(
+        "expected",
+        "EXPECTED",
+        8,
+        "expected_busbw_bytes_per_s",
+        lambda rate: Cell(bandwidth(rate), "dim"),
+        right=True,
+        priority=5,
+        optional=True,
+    ),
+    _of("share", "SHARE", 5, "share_of_expected", _share, right=True, priority=1, optional=True),
     _of("wrong", "WRONG", 7, "wrong", lambda wrong: Cell(f"{wrong} WRONG", "crit") if wrong else Cell("none", "dim")),
     Column("last", "LAST TO COME", 24, stretch=True, most=40, cell=_last, value=_most_lag_s),
     _of("ranks", "RANKS", 5, "ranks", str, right=True, priority=6),
     _of("iterations", "TIMES", 5, "iterations", str, right=True, priority=7),
-    Column("path", "OVER", 16, priority=8, stretch=True, cell=lambda result: Cell(_path(result), "dim"), value=_path),
+    _of("path", "OVER", 16, "over", lambda over: Cell(over, "dim"), priority=8, stretch=True),
 )
 
 
@@ -125,12 +119,6 @@ RANK_COLUMNS = (
 )
 
 
-def failed_pairs(pairs: Sequence[PairResult]) -> dict[str, list[Sequence[str]]]:
-    """By the reason, the nodes of the pairs that failed for it."""
-    by_reason = grouped((pair for pair in pairs if pair.why), lambda pair: pair.why)
-    return {why: [pair.nodes for pair in failed] for why, failed in by_reason.items()}
-
-
 class PairLine(NamedTuple):
     """What a row of PAIR_COLUMNS is about. ``usual``: the median of all pairs, ``most``: the fastest."""
 
@@ -153,7 +141,7 @@ class PairLine(NamedTuple):
     def style(self) -> str:
         if self.pair.busbw_bytes_per_s is None:
             return "crit"
-        return "warn" if self.share is not None and self.share < SLOW_PAIR else ""
+        return "warn" if self.share is not None and self.share < SLOW_WAY else ""
 
     @property
     def glyph(self) -> str:
@@ -193,6 +181,15 @@ def pair_lines(pairs: Sequence[PairResult], among: Sequence[PairResult] = ()) ->
     return [PairLine(pair, usual, most) for pair in ordered]
 
 
+def pair_pictures(lines: Sequence[PairLine], size: tuple[int, int]) -> list[list[list[Cell]]]:
+    """Which pairs failed and why, and the square of all."""
+    pairs = [line.pair for line in lines]
+    failed = grouped((pair for pair in pairs if pair.why), lambda pair: pair.why).items()
+    reasons = [f"{first_of([' - '.join(pair.nodes) for pair in alike], MOST_PAIRS)}: {why}" for why, alike in failed]
+    return [listed("Pairs that failed", reasons, size[0]), pair_matrix(pairs, size[0])]
+
+
+MOST_PAIRS = 6  # named of one reason
 MATRIX_LABEL = 14
 PEER_WIDTH = 7
 
@@ -209,18 +206,16 @@ def pair_matrix(pairs: Sequence[PairResult], width: int) -> list[list[Cell]]:
         return []
     by_round = sorted(pair_lines(pairs), key=lambda line: line.pair.round)
     of_pair = {frozenset(line.pair.nodes): line for line in by_round}  # the last round counts
-    ramp = GLYPHS.ramp
-    scale = f"{ramp[0]} 0, {ramp[-1]} {bandwidth(by_round[0].most)}"
+    scale = f"{GLYPHS.ramp[0]} 0, {GLYPHS.ramp[-1]} {bandwidth(by_round[0].most)}"
     legend = f"  {scale}; {GLYPHS.lost} failed, {GLYPHS.unknown} not measured"
-    lines: list[list[Cell]] = [[Cell("Pairs", "title"), Cell(legend, "dim")]]
-    for row in nodes:
-        cells = [Cell(clip(row, label, tail=True) + " ")]
-        for column in nodes:
-            line = of_pair.get(frozenset((row, column)))
-            glyph, style = (GLYPHS.unknown, "dim") if line is None else (line.glyph, line.style)
-            cells.append(Cell(" " * each) if row == column else Cell(glyph.ljust(each), style))
-        lines.append(cells)
-    return lines
+
+    def square(row: str, column: str) -> Cell:
+        line = of_pair.get(frozenset((row, column)))
+        glyph, style = (GLYPHS.unknown, "dim") if line is None else (line.glyph, line.style)
+        return Cell(" " * each) if row == column else Cell(glyph.ljust(each), style)
+
+    lines = [[Cell(clip(row, label, tail=True) + " "), *(square(row, column) for column in nodes)] for row in nodes]
+    return [[Cell("Pairs", "title"), Cell(legend, "dim")], *lines]
 
 
 def peer_matrix(results: Sequence[CopiesResult], width: int) -> list[list[Cell]]:
@@ -231,24 +226,22 @@ def peer_matrix(results: Sequence[CopiesResult], width: int) -> list[list[Cell]]
     if not rates or PEER_WIDTH * (len(columns) + 1) > width:
         return []
     usual = middle(peer.bytes_per_s for peer in rates.values())
-    node = results[0].node
-    lines = [
-        [Cell(f"{node}: from GPU (row) to GPU", "title"), Cell("  GB/s, ! slow, h through the host", "dim")],
+
+    def square(row: int, column: int) -> Cell:
+        peer = rates.get((row, column))
+        if row == column or peer is None:
+            return Cell(f"{'' if row == column else UNKNOWN:>{PEER_WIDTH}}", "dim")
+        slow = peer.bytes_per_s is not None and usual is not None and peer.bytes_per_s < SLOW_WAY * usual
+        text = UNKNOWN if peer.bytes_per_s is None else digits(peer.bytes_per_s / GIGA)
+        text += "h" * (peer.direct is False) + "!" * slow
+        return Cell(f"{text:>{PEER_WIDTH}}", "warn" if slow else "dim" if peer.direct is False else "")
+
+    title = f"{results[0].node}: from GPU (row) to GPU"
+    return [
+        [Cell(title, "title"), Cell("  GB/s, ! slow, h through the host", "dim")],
         [Cell(" " * PEER_WIDTH), *(Cell(f"{column:>{PEER_WIDTH}}", "dim") for column in columns)],
+        *([Cell(f"{row:>{PEER_WIDTH}}", "dim"), *(square(row, column) for column in columns)] for row in rows),
     ]
-    for row in rows:
-        cells = [Cell(f"{row:>{PEER_WIDTH}}", "dim")]
-        for column in columns:
-            peer = rates.get((row, column))
-            if row == column or peer is None:
-                cells.append(Cell(f"{'' if row == column else UNKNOWN:>{PEER_WIDTH}}", "dim"))
-                continue
-            slow = peer.bytes_per_s is not None and usual is not None and peer.bytes_per_s < SLOW_PAIR * usual
-            text = UNKNOWN if peer.bytes_per_s is None else digits(peer.bytes_per_s / GIGA)
-            text += "h" * (peer.direct is False) + "!" * slow
-            cells.append(Cell(f"{text:>{PEER_WIDTH}}", "warn" if slow else "dim" if peer.direct is False else ""))
-        lines.append(cells)
-    return lines
 
 
 GIGA = 1e9

@@ -9,12 +9,20 @@ from operator import attrgetter
 from typing import Any
 
 from mltop.probes.investigate.probing.wanted import DeviceProgress
-from mltop.probes.judge.probes.compare import Comparison, against_past, kept_of, slower_than_peers
-from mltop.probes.judge.probes.matmul import published
+from mltop.probes.judge.probes.compare import NO_COMPARISON, Comparison
+from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.judge.values import grouped, known
 from mltop.probes.model import units
-from mltop.probes.model.probe import CopiesResult, DeviceResult, MatmulResult, PastResult, Phase
-from mltop.tui.render.cells import Cell, Column, Row, Value, row_of
+from mltop.probes.model.probe import (
+    CopiesResult,
+    DeviceResult,
+    MatmulResult,
+    MemoryResult,
+    PastResult,
+    Phase,
+    shape_text,
+)
+from mltop.tui.render.cells import Cell, Column, EitherCell, Row, Value, row_of, wrap
 from mltop.tui.render.glyphs import bar, sparkline
 from mltop.tui.render.gpus.table import pcie_text
 from mltop.tui.render.gpus.throttle import ALARMING, BADGES, throttle_cell
@@ -28,20 +36,21 @@ MOST_FIRST = 40  # cells of the first column
 # What a result is compared with: its own earlier ones, its peers of this run, or a published figure, in this order.
 
 MUCH = 0.15  # slower than this is shown as gravely slow
+SLOW_WAY = 0.85  # of the median of all: of pairs of nodes, of copies between GPUs
 
 
 @dataclass(frozen=True)
 class Against:
-    """A result beside others. ``share``: of what is usual there, 0.88 for 12 % less. ``of``: own | peers | table."""
+    """A result beside others. ``share``: of what is usual, 0.88 is 12 % less. ``against``: own | peers | table."""
 
     share: float
-    of: str
+    against: str
     slow: bool = False
 
     @property
     def cell(self) -> Cell:
         style = "" if not self.slow else "crit" if self.share < 1 - MUCH else "warn"
-        return Cell(f"{units.signed_percent(self.share - 1)} {self.of}", style)
+        return Cell(f"{units.signed_percent(self.share - 1)} {self.against}", style)
 
 
 NOT_KNOWN = Cell(units.UNKNOWN, "dim")
@@ -50,49 +59,46 @@ NOT_KNOWN = Cell(units.UNKNOWN, "dim")
 class Compared:
     """All results of one run. ``past``: by what it is of; what was not there before ``began_at`` (unix s) is left out.
 
-    Each device is compared when it is first asked for: a table draws 50 of 4,096.
+    Each device's own history is looked at when it is first asked for: a table draws 50 of 4,096.
     """
 
     def __init__(
         self, results: Iterable[DeviceResult], past: Mapping[str, Sequence[PastResult]], began_at: float | None
     ) -> None:
-        self._past = past
-        self._began_at = began_at
-        self._made: dict[tuple[str, str], Against | None] = {}
-        self._peers: dict[tuple[str, str], Comparison] = {}
-        valued = ((result, value) for result in results if (value := result.rate) is not None)
-        # Only what is alike is compared.
-        alike = grouped(valued, lambda pair: (type(pair[0]), pair[0].name, pair[0].kind, getattr(pair[0], "dtype", "")))
-        for values in alike.values():
-            self._peers |= slower_than_peers({(result.node, result.uuid): value for result, value in values})
+        self._results = [result for result in results if result.main]
+        self._past, self._began_at = past, began_at
+        self._made: dict[int, Against | None] = {}
+        self._peers: dict[int, Comparison] = {}
+        for kind, alike in grouped(self._results, lambda result: result.KIND).items():
+            ways = JUDGES[kind].beside_peers(alike)
+            self._peers |= {id(result): ways[result.main][id(result)] for result in alike}
 
     def of(self, result: DeviceResult) -> Against | None:
         """The comparison that says most; None while nothing is there to compare it with."""
-        key = (result.node, result.uuid)
-        if key not in self._made:
-            self._made[key] = self._compare(result, self._peers.get(key))
-        return self._made[key]
+        if id(result) not in self._made:
+            peers = self._peers.get(id(result))
+            self._made[id(result)] = None if peers is None else self._compare(result, peers)
+        return self._made[id(result)]
 
-    def _compare(self, result: DeviceResult, peers: Comparison | None) -> Against | None:
-        earlier, value, own = self.earlier(result), result.rate, None
-        if earlier and value is not None:
-            own = against_past(result.subject, earlier[0].key, value, result.versions, earlier)
+    def _compare(self, result: DeviceResult, peers: Comparison) -> Against | None:
+        judge, earlier = JUDGES[result.KIND], self.earlier(result)
+        own = judge.history(result.main, result, earlier) if earlier else NO_COMPARISON
         # A comparison that can tell slow from fast goes before one that cannot.
-        for comparison, of in ((own, "own"), (peers, "peers")):
-            if comparison is not None and comparison.slow is not None and comparison.share is not None:
-                return Against(comparison.share, of, comparison.slow)
-        figure = published(result) if isinstance(result, MatmulResult) else None
+        for comparison, against in ((own, "own"), (peers, "peers")):
+            if comparison.slow is not None and comparison.share is not None:
+                return Against(comparison.share, against, comparison.slow)
+        figure = next(iter(judge.figures(result)), None) if judge.shows_figures else None
         shares = {
-            "own": None if own is None else own.share,
-            "table": None if figure is None else figure.share,
-            "peers": peers.share if peers is not None and peers.count > 1 else None,
+            "own": own.share,
+            "table": None if figure is None else figure.rate / figure.good,
+            "peers": peers.share if peers.count > 1 else None,
         }
-        return next((Against(share, of) for of, share in shares.items() if share is not None), None)
+        return next((Against(share, against) for against, share in shares.items() if share is not None), None)
 
     def earlier(self, result: DeviceResult) -> list[PastResult]:
         """Its own earlier main figures, the oldest first, whatever the versions were; none that this run has left."""
-        key = next((key for _, key, kept in kept_of(result) if kept and kept == result.rate), "")
-        own = self._past.get(result.subject, ()) if key else ()
+        key = result.key(result.main) if result.main and not result.is_wrong else None
+        own = self._past.get(result.subject, ())
         return [past for past in own if past.key == key and (self._began_at is None or past.at < self._began_at)]
 
 
@@ -108,6 +114,15 @@ class Line:
     beside: Compared | None = None
     refused: bool = False
     at: int = 0
+
+    @property
+    def key(self) -> str:
+        device = self.progress
+        return f"{device.node}/{device.gpu}/{device.uuid}/{device.rank}"
+
+    @property
+    def about(self) -> tuple[str, int | None]:
+        return self.progress.node, self.progress.gpu
 
     @property
     def result(self) -> DeviceResult | None:
@@ -167,7 +182,7 @@ def slowest_first(line: Line) -> tuple[int, float]:
 
 
 HISTORY_WIDTH = 10
-SLOW_PEER = 0.85  # of the median of a GPU's ways to others
+THROTTLE_WIDTH = 11
 
 
 def load_phase(result: DeviceResult) -> Phase | None:
@@ -176,54 +191,34 @@ def load_phase(result: DeviceResult) -> Phase | None:
     return by_name.get("sustained") or max(result.phases, key=lambda phase: phase.seconds, default=None)
 
 
-def _of(
-    key: str,
-    title: str,
-    width: int,
-    show: Callable[[Any], Cell | str],
-    value: Callable[[Any], Value] | None = None,
-    **layout: Any,
-) -> Column:
-    """A column about a result of the table's kind; without ``value`` it is sorted by the words of its cell."""
+def _of(key: str, title: str, width: int, path: str, show: Callable[[Any], Cell | str], **layout: Any) -> Column:
+    """A column about an attribute of a line, or of its result or phase: of unknown ones too. It is sorted by ``value``
+    of it, else by a figure itself, by anything else as its cell says it.
+    """
+    value = layout.pop("value", show)
 
-    def words(result: DeviceResult) -> Value:
-        cell = show(result)
-        return (cell if isinstance(cell, str) else cell.text) or None
-
-    def of_line(line: Line) -> Value:
-        return (value or words)(line.result) if line.result is not None else None
-
-    return Column.of(key, title, width, "result", show, value=of_line, **layout)
-
-
-def _figure(key: str, title: str, width: int, name: str, show: Callable[[Any], str], **layout: Any) -> Column:
-    """A column about the field ``name`` of the result."""
-    return _of(key, title, width, lambda result: show(getattr(result, name)), attrgetter(name), right=True, **layout)
-
-
-def _of_phase(
-    key: str, title: str, width: int, name: str, show: Callable[[Phase], Cell | str], **layout: Any
-) -> Column:
-    """A column about the GPU under load, sorted by the field ``name`` of the phase."""
+    def get(line: Line) -> Any:
+        item: Any = line
+        for name in path.split("."):
+            item = getattr(item, name, None)
+        return item
 
     def cell(line: Line) -> Cell | str:
-        return units.UNKNOWN if line.phase is None else show(line.phase)
+        item = get(line)
+        return NOT_KNOWN if item is None and "." not in path else show(item)
 
-    def value(line: Line) -> Value:
-        return getattr(line.phase, name, None)
+    def sorts_by(line: Line) -> Value:
+        item = get(line)
+        shown = item if item is None or isinstance(item, (int, float)) else value(item)
+        return (shown.text or None) if isinstance(shown, Cell) else shown
 
-    return Column(key, title, width, right=True, optional=True, cell=cell, value=value, **layout)
+    return Column(key, title, width, cell=cell, value=sorts_by, **layout)
+
+
+_figure = partial(_of, right=True)
 
 
 # Columns that all kinds share.
-
-
-def _against(line: Line) -> Cell:
-    return NOT_KNOWN if line.compared is None else line.compared.cell
-
-
-def _against_value(line: Line) -> Value:
-    return None if line.compared is None else line.compared.share
 
 
 def _history(line: Line) -> Cell:
@@ -242,55 +237,45 @@ def _power(phase: Phase) -> Cell:
     return Cell(units.of(units.watts(phase.power_w), units.watts(limit)) + "!" * lowered, "warn" if lowered else "")
 
 
-def _throttle(result: DeviceResult, brief: bool = False) -> Cell:
-    """``brief``: the worst alone, and for how much of the time only where that fits."""
-    phase = load_phase(result)
-    if phase is None or (not phase.throttle_share and phase.sm_clock_mhz is None):
+def _throttle(phase: Phase) -> Cell:
+    """Where there is no room, the worst alone, and for how much of the time only where that fits."""
+    if not phase.throttle_share and phase.sm_clock_mhz is None:
         return Cell(units.UNKNOWN)
     alarming = {reason: share for reason, share in phase.throttle_share.items() if reason in ALARMING and share > 0.01}
     shares = alarming or phase.throttle_share
-    worst = next((reason for reason in BADGES if reason in shares), "")
-    if not brief or not worst:
-        return throttle_cell([], shares)
-    cell = throttle_cell([], {worst: shares[worst]})
-    return cell if len(cell.text) <= BRIEF_WIDTH else throttle_cell([worst])
+    cell, worst = throttle_cell([], shares), next((reason for reason in BADGES if reason in shares), "")
+    if not worst:
+        return cell
+    short = throttle_cell([], {worst: shares[worst]})
+    short = short if len(short.text) <= THROTTLE_WIDTH else throttle_cell([worst])
+    return EitherCell(cell.text, cell.style, short.text)
 
 
-BRIEF_WIDTH = 11  # cells of what throttles, on narrow terminals
-
-
-def _throttle_value(result: DeviceResult) -> Value:
-    phase = load_phase(result)
-    shares = {name: share for name, share in phase.throttle_share.items() if name != "gpu_idle"} if phase else {}
-    return max(shares.values(), default=None if phase is None else 0.0)
+def _throttled_most(phase: Phase) -> float:
+    return max((share for name, share in phase.throttle_share.items() if name != "gpu_idle"), default=0.0)
 
 
 def _note(result: DeviceResult) -> Cell:
     """What is worth knowing of how it was measured."""
-    notes = [result.code_path] if isinstance(result, MatmulResult) and result.code_path else []
-    notes += ["still heating"] if isinstance(result, MatmulResult) and result.still_heating else []
+    notes = [getattr(result, "code_path", "")] if result.KIND == "matmul" else []
+    notes += ["still heating"] if getattr(result, "still_heating", False) else []
     notes += [f"{len(result.gaps)} not known"] if result.gaps else []
-    return Cell(", ".join(notes), "dim")
+    return Cell(", ".join(filter(None, notes)), "dim")
 
 
-def _clock(phase: Phase) -> str:
-    return units.of(units.number(phase.sm_clock_mhz), units.number(phase.sm_clock_max_mhz))
-
-
-_AGAINST = Column("against", "AGAINST", 10, right=True, priority=1, cell=_against, value=_against_value)
-_THROTTLE = _of("throttle", "THROTTLE", 19, _throttle, _throttle_value, priority=4, optional=True)
+_AGAINST = _figure("against", "AGAINST", 10, "compared", attrgetter("cell"), value=attrgetter("share"), priority=1)
 _ON_LOAD = (
-    _of_phase("clock", "MHZ/MAX", 9, "sm_clock_mhz", _clock, priority=2),
-    _of_phase("power", "PWR/LIM", 9, "power_w", _power, priority=3),
-    _of_phase("temperature", "TEMP", 4, "temperature_c", lambda phase: units.celsius(phase.temperature_c), priority=6),
-    _THROTTLE,
+    _figure("clock", "MHZ", 4, "phase.sm_clock_mhz", units.number, priority=2, optional=True),
+    _figure("clock_max", "MAX", 4, "phase.sm_clock_max_mhz", units.number, priority=7, optional=True),
+    _figure("power", "PWR/LIM", 9, "phase", _power, value=attrgetter("power_w"), priority=3, optional=True),
+    _figure("temperature", "TEMP", 4, "phase.temperature_c", units.celsius, priority=6, optional=True),
+    _of("throttle", "THROTTLE", THROTTLE_WIDTH, "phase", _throttle, value=_throttled_most, priority=4, optional=True),
 )
 _LAST = (
-    Column("history", "HISTORY", HISTORY_WIDTH, True, 8, optional=True, cell=_history, value=_against_value),
-    _of("note", "NOTE", 14, _note, stretch=True, most=40, priority=9, optional=True),
-    _of("name", "MODEL", 24, lambda result: (result.name or units.UNKNOWN).removeprefix("NVIDIA "), priority=12),
+    Column("history", "HISTORY", HISTORY_WIDTH, True, 8, optional=True, cell=_history, value=_AGAINST.value),
+    _of("note", "NOTE", 14, "result", _note, stretch=True, most=40, priority=9, optional=True),
+    _of("name", "MODEL", 24, "result.name", lambda name: (name or units.UNKNOWN).removeprefix("NVIDIA "), priority=12),
 )
-
 
 # matmul.
 
@@ -299,58 +284,65 @@ def _efficiency(result: MatmulResult) -> str:
     return units.of(units.percent(result.burst_efficiency), units.percent(result.sustained_efficiency))
 
 
-def _checked(result: MatmulResult, brief: bool = False) -> Cell:
-    """Whether every GEMM had the bits of the first; ``brief``: in a few letters, "0 in 3.1P"."""
-    wrong, checked = result.corrupt_iterations, result.checked_iterations
-    if wrong:
-        return Cell(f"{wrong} of {checked}!" if brief else f"{wrong} WRONG of {checked}", "crit")
+def _wrong(result: MatmulResult) -> Cell:
+    """Whether every GEMM had the bits of the first: "0 in 3.1P"."""
+    if result.corrupt_iterations:
+        return Cell(f"{result.corrupt_iterations} of {result.checked_iterations}!", "crit")
     if result.upload_intact is False:
-        return Cell("UPLOAD!" if brief else "UPLOAD DAMAGED", "crit")
-    if not checked:
+        return Cell("UPLOAD!", "crit")
+    if not result.checked_iterations:
         return NOT_KNOWN
-    work = units.work_done(result.checked_pflop)
-    return Cell(f"0 in {work.removesuffix('FLOP').replace(' ', '')}" if brief else f"no error in {work}")
+    return Cell(f"0 in {units.work_done(result.checked_pflop).removesuffix('FLOP').replace(' ', '')}")
 
 
-def _wrong_value(result: MatmulResult) -> Value:
-    return float(result.corrupt_iterations) if result.checked_iterations else None
+def matmul_how(result: MatmulResult) -> list[str]:
+    tried = f" (best of {result.shapes_tried} shapes)" if result.shapes_tried > 1 else ""
+    parts = [f"{result.dtype} burst {shape_text(result.shape)}{tried}"] if result.shape else []
+    parts += [f"held {shape_text(result.sustained_shape)}"] if result.sustained_shape else []
+    return parts + ([result.code_path] if result.code_path else [])
+
+
+def _shape(shape: Sequence[int] | None) -> Cell:
+    return Cell(shape_text(shape), "dim") if shape else NOT_KNOWN
 
 
 MATMUL = (
-    _figure("burst", "BURST", 5, "burst_tflops", units.flops),
-    _figure("sustained", "HELD", 5, "sustained_tflops", units.flops),
-    _of("efficiency", "EFF", 6, _efficiency, attrgetter("efficiency"), right=True, priority=5, optional=True),
+    _figure("burst", "BURST", 5, "result.burst_tflops", units.flops),
+    _figure("sustained", "HELD", 5, "result.sustained_tflops", units.flops),
+    _figure("efficiency", "EFF", 6, "result", _efficiency, value=attrgetter("efficiency"), priority=5, optional=True),
     _AGAINST,
     *_ON_LOAD,
-    _of("checked", "CHECKED", 22, _checked, _wrong_value),
+    _figure("checked", "WRONG", 9, "result", _wrong, value=attrgetter("share_wrong")),
     *_LAST,
-    _of("shape", "SHAPE", 17, lambda result: Cell(shape_text(result.shape) or units.UNKNOWN, "dim"), priority=13),
-    _figure("best", "BEST", 5, "burst_best_tflops", units.flops, priority=14),
-    _figure("low", "P5", 5, "burst_p5_tflops", units.flops, priority=15),
+    _of("shape", "SHAPE", 17, "result.shape", _shape, priority=13),
+    _figure("best", "BEST", 5, "result.burst_best_tflops", units.flops, priority=14),
+    _figure("low", "P5", 5, "result.burst_p5_tflops", units.flops, priority=15),
 )
-
 
 # memory and copies.
 
-
 _DATA = {None: NOT_KNOWN, True: Cell("intact"), False: Cell("DAMAGED", "crit")}
-_INTACT = _of("intact", "DATA", 8, lambda result: _DATA[result.intact])
-_SIZE = _figure("size", "SIZE", 5, "size_bytes", units.size_text, priority=10)
+_INTACT = _of("intact", "DATA", 8, "result", lambda result: _DATA[result.intact])
+_SIZE = _figure("size", "SIZE", 5, "result.size_bytes", units.size_text, priority=10)
+
+
+def copies_how(result: MemoryResult | CopiesResult) -> list[str]:
+    return [f"{result.iterations} copies of {units.size_text(result.size_bytes)}"] if result.size_bytes else []
+
+
+def _way(way: str, title: str, width: int = 8, **layout: Any) -> Column:
+    return _figure(way, title, width, f"result.{way}_bytes_per_s", units.bandwidth, **layout)
+
 
 MEMORY = (
-    _figure("copy", "COPY", 8, "copy_bytes_per_s", units.bandwidth),
-    _figure("best", "BEST", 8, "copy_best_bytes_per_s", units.bandwidth, priority=7),
+    _way("copy", "COPY"),
+    _figure("best", "BEST", 8, "result.copy_best_bytes_per_s", units.bandwidth, priority=7),
     _AGAINST,
     _INTACT,
     *_ON_LOAD,
     _SIZE,
     *_LAST,
 )
-
-
-def _pcie(result: CopiesResult) -> str:
-    phase = load_phase(result)
-    return units.UNKNOWN if phase is None else pcie_text(phase.pcie_gen, phase.pcie_width)
 
 
 def _slowest_peer(result: CopiesResult) -> float | None:
@@ -363,35 +355,29 @@ def _peers(result: CopiesResult) -> Cell:
     to = next((peer.to_gpu for peer in result.peers if peer.bytes_per_s == slowest), None)
     if slowest is None or usual is None:
         return Cell("")
-    slow = slowest < SLOW_PEER * usual
+    slow = slowest < SLOW_WAY * usual
     return Cell(f"{units.bandwidth(slowest)} to {to}{'!' * slow}", "warn" if slow else "")
 
 
 COPIES = (
-    _figure("to_device", "TO GPU", 8, "to_device_bytes_per_s", units.bandwidth),
-    _figure("to_host", "TO HOST", 8, "to_host_bytes_per_s", units.bandwidth),
-    _figure("to_device_together", "ALL TO GPU", 10, "to_device_together_bytes_per_s", units.bandwidth, priority=4),
-    _figure("to_host_together", "TO HOST", 8, "to_host_together_bytes_per_s", units.bandwidth, priority=4),
+    _way("to_device", "TO GPU"),
+    _way("to_host", "TO HOST"),
+    _way("to_device_together", "ALL TO GPU", 10, priority=4),
+    _way("to_host_together", "TO HOST", priority=4),
     _AGAINST,
     _INTACT,
-    _of("pcie", "PCIE", 8, _pcie, priority=3),
-    _of("peers", "SLOWEST PEER", 13, _peers, _slowest_peer, right=True, priority=2, optional=True),
+    _of("pcie", "PCIE", 8, "phase", lambda phase: pcie_text(phase.pcie_gen, phase.pcie_width), priority=3),
+    _figure("peers", "SLOWEST PEER", 13, "result", _peers, value=_slowest_peer, priority=2, optional=True),
     _SIZE,
     *_LAST,
 )
 
-STAGES = (Column("stage", "STAGE", 20, stretch=True, value=lambda line: line.progress.stage),)
-# On narrow terminals these columns take the place of those with the same key: the fastest clock there is would cost
-# the temperature, or what throttles.
-BRIEF = {
-    "clock": _of_phase("clock", "MHZ", 4, "sm_clock_mhz", lambda phase: units.number(phase.sm_clock_mhz), priority=2),
-    "checked": _of("checked", "WRONG", 9, partial(_checked, brief=True), _wrong_value, right=True),
-    "throttle": _of(
-        "throttle", "THROTTLE", BRIEF_WIDTH, partial(_throttle, brief=True), _throttle_value, priority=4, optional=True
-    ),
-}
+STAGES = (_of("stage", "STAGE", 20, "progress.stage", str, stretch=True),)
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """ "8192x8192x8192"."""
-    return "x".join(map(str, shape))
+def listed(title: str, texts: Sequence[str], width: int) -> list[list[Cell]]:
+    """A title and a line for each text; nothing of no texts."""
+    lines: list[list[Cell]] = [[Cell(title, "title")]] if texts else []
+    for text in texts:
+        lines += wrap([Cell("  "), Cell(text, "dim")], width, indent=4)
+    return lines

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.model.probe_kinds import COLLECTIVES, DTYPE_OF, MANY_NODES, PROBE_OF
 from mltop.probes.model.units import seconds
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.tui.render.cells import Column
+from mltop.tui.render.advice import KEYCAPS
+from mltop.tui.render.cells import Cell, Column
 from mltop.tui.render.probes import collectives, devices
 
 
@@ -35,7 +37,7 @@ class Choice(NamedTuple):
 
 class KindView(NamedTuple):
     """``does``: what happens, a sentence or two. ``title``: of what is wanted; ``about_s``: on so many nodes, where it
-    is not that of the kind. ``choices``: what the question asks beside the kind.
+    is not that of the kind. ``choices``: what the question asks beside the kind. ``key``: asks for it.
     """
 
     does: str
@@ -43,6 +45,7 @@ class KindView(NamedTuple):
     choices: tuple[Choice, ...] = ()
     about_s: Callable[[ProbeWanted, int], float] = lambda wanted, _: PROBE_OF[wanted.kind].about_s
     all_at_once: bool = True
+    key: str = ""
 
 
 SWEEP_S = 30.0  # what a dozen sizes take longer than three
@@ -53,6 +56,7 @@ KINDS: dict[ProbeKind, KindView] = {
         " full power. Shows rate, clock, watts, throttling, and whether every result had the same bits.",
         lambda wanted: f"matmul {wanted.dtype}",
         (Choice("dtype", "type", tuple(DTYPE_OF)),),
+        key=KEYCAPS["matmul"],
     ),
     "all-reduce": KindView(
         "Starts ranks on all of them and times collectives of several sizes. Shows bus bandwidth, wrong results, and"
@@ -63,6 +67,7 @@ KINDS: dict[ProbeKind, KindView] = {
             (PROBE_OF["all-reduce"].about_s + SWEEP_S * wanted.sweep) * (2 if nodes > MANY_NODES else 1)
         ),
         all_at_once=False,
+        key=KEYCAPS["all_reduce"],
     ),
     "memory": KindView("Copies within the memory of each GPU. Shows its bandwidth."),
     "copies": KindView(
@@ -107,16 +112,22 @@ def where_text(wanted: ProbeWanted, names: Sequence[str] = ()) -> str:
     return f"{where} GPU {','.join(wanted.gpus)}" if wanted.gpus else where
 
 
+Lines = list[list[Cell]]
+Device = tuple[str, "int | None"]  # node and GPU, None: none of its GPUs
+
+
 class Table(NamedTuple):
-    """``legend``: what the columns mean, below the table."""
+    """``legend``: what the columns mean, below the table. ``key``, ``about``: of an item, its row's key and the device
+    that it is about. ``pictures``: of items and most (cells, lines), what else shows them. ``how``: of a result, beside
+    versions, how it was measured.
+    """
 
     columns: Sequence[Column]
     legend: str = ""
-
-    @property
-    def brief(self) -> Sequence[Column]:
-        """On narrow terminals."""
-        return tuple(devices.BRIEF.get(column.key, column) for column in self.columns)
+    key: Callable[[Any], str] = attrgetter("key")
+    about: Callable[[Any], Device] = attrgetter("about")
+    pictures: Callable[[Sequence[Any], tuple[int, int]], list[Lines]] = lambda _items, _size: []
+    how: Callable[[Any], list[str]] = lambda _: []
 
 
 # Of devices by the kind of probe: "stages" while ranks start, when nothing of their own is shown beside how far they
@@ -127,30 +138,41 @@ TABLES = {
         "BURST: FLOP/s with the cache flushed between products, at mamf-finder's shape where it has a figure."
         " HELD: without a pause, up to the power limit. EFF: share of what the SMs can do at the clock they had, for"
         " both. AGAINST: this GPU's own earlier results, the others of this run, or (table) BURST against mamf-finder's"
-        " figure. WRONG, CHECKED: GEMMs that gave other bits than the first. W!: the power limit was lowered.",
+        " figure. WRONG: GEMMs that gave other bits than the first, of how much work. W!: the power limit was lowered.",
+        how=devices.matmul_how,
     ),
     "memory": Table(
         devices.MEMORY,
         "COPY: bytes read plus bytes written, per second. AGAINST: its own earlier results, or the others of this run.",
+        how=devices.copies_how,
     ),
     "copies": Table(
         devices.COPIES,
         "TO GPU, TO HOST: through pinned memory, each GPU alone; ALL: all GPUs of the node at once.",
+        how=devices.copies_how,
     ),
     "stages": Table(devices.STAGES),
     "sizes": Table(
         collectives.SIZE_COLUMNS,
         "ALGBW: size / time. BUSBW: comparable between numbers of ranks (nccl-tests). SHARE: of what is expected. LAST"
         " TO COME: the rank that waits least in the collective. Enter: all ranks.",
+        collectives.size_key,
+        lambda result: (next(iter(result.nodes), ""), None),
+        lambda results, size: [collectives.curve_lines(results, *size)],
     ),
     "ranks": Table(
         collectives.RANK_COLUMNS,
         "WAITS: median of a rank's time in the collective. LAG: how much less than the one that waits longest: who"
         " comes last waits least.",
+        lambda line: str(line.arrival.rank),
+        lambda line: (line.arrival.node, line.arrival.gpu),
     ),
     "pairs": Table(
         collectives.PAIR_COLUMNS,
         "AGAINST: the median of all pairs. One slow pair is a link, or one of its nodes: a node that is slow with"
         " several others is the node.",
+        lambda line: f"{line.pair.round}/{'/'.join(line.pair.nodes)}",
+        lambda line: (line.node(0), None),
+        collectives.pair_pictures,
     ),
 }

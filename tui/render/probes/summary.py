@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.advice import to_do
-from mltop.probes.judge.nodes import folded, kind_of_reason
+from mltop.probes.judge.nodes import kind_of_reason
+from mltop.probes.judge.probes.collective import who_failed
 from mltop.probes.judge.values import grouped
 from mltop.probes.model.probe import PastResult
 from mltop.probes.model.ranks import fold
@@ -145,7 +146,7 @@ def failure_lines(
         first = alike[0]
         word = Cell("LEFT OUT ", "warn") if first.refused else Cell("FAILED ", "crit")
         stage = f"{first.stage}: " if first.stage and not first.refused else ""
-        cells = [Cell("  "), word, Cell(f"{_who(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
+        cells = [Cell("  "), word, Cell(f"{who_failed(alike)}: ", "bold"), Cell(stage + _why_of(alike))]
         lines += wrap(cells, width, indent=4)
         if index + 1 == len(shown) or shown[index + 1][0].fix != first.fix:
             lines += _to_do(*to_do(first.fix), width, whole)
@@ -178,25 +179,6 @@ def _why_of(alike: Sequence[ProbeFailure]) -> str:
     return first.why if len({failure.why for failure in alike}) == 1 else f"e.g. {first.why}"
 
 
-def _who(failures: Sequence[ProbeFailure]) -> str:
-    """ "node[01-03]", "node01 GPU 0-3", "node01 rank 5"; of several nodes with GPUs "88 GPUs on node[02-12]"."""
-    nodes = folded(failure.node for failure in failures)
-    devices = {(failure.node, failure.gpu) for failure in failures if failure.gpu is not None}
-    ranks = {failure.rank for failure in failures if failure.rank is not None}
-    if len({failure.node for failure in failures}) > 1:
-        return f"{len(devices)} GPUs on {nodes}" if devices else nodes
-    gpus = [gpu for _, gpu in devices if gpu is not None]
-    return nodes + (f" GPU {fold(gpus)}" if gpus else "") + (f" rank {fold(ranks)}" if ranks else "")
-
-
-def listed(title: str, texts: Sequence[str], width: int) -> list[Line]:
-    """A title and a line for each text; nothing of no texts."""
-    lines: list[Line] = [[Cell(title, "title")]] if texts else []
-    for text in texts:
-        lines += wrap([Cell("  "), Cell(text, "dim")], width, indent=4)
-    return lines
-
-
 def command_lines(report: ProbeReport, width: int) -> list[Line]:
     """The torchrun line, broken so that the lines together are still one command of a shell."""
     if not report.command:
@@ -222,11 +204,11 @@ def empty_lines(can_probe: str, width: int) -> list[Line]:
     lines: list[Line] = [[Cell("no probe has run yet", "dim")], []]
     if can_probe:
         return [*lines, *wrap([Cell(can_probe, "warn")], width, indent=2)]
-    keys = {"matmul": KEYCAPS["matmul"], "all-reduce": KEYCAPS["all_reduce"]}
-    for at, (kind, view) in enumerate(KINDS.items()):
-        if at == len(keys):
+    with_key = True
+    for kind, view in KINDS.items():
+        if with_key and not view.key:
             lines += [[], [Cell("Both ask before anything starts. There you can also choose")]]
-        key = Cell(f"{keys.get(kind, ' ')}  ", "accent")
+        with_key, key = bool(view.key), Cell(f"{view.key or ' '}  ", "accent")
         lines += wrap([key, Cell(f"{kind}  ", "bold"), Cell(view.does)], width, indent=3)
     return [*lines, [], *wrap([Cell(WHERE, "dim")], width)]
 

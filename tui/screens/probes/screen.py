@@ -10,17 +10,16 @@ from textual.widget import Widget
 
 from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location, gpu_location
-from mltop.tui.render.probes.kinds import TABLES
+from mltop.tui.render.probes.kinds import TABLES, Device
 from mltop.tui.render.probes.summary import empty_lines, headline, split_verdict
 from mltop.tui.screens.pane import Memo, Pane, TextLines
-from mltop.tui.screens.probes.tables import NO_TABLE, Device, ProbeTable, at_cursor, joined, lasting, table_of
+from mltop.tui.screens.probes.tables import NO_TABLE, ProbeTable, at_cursor, joined, lasting, table_of
 from mltop.tui.screens.tabled import Lines
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable
 
 LEAST_BELOW = 4  # lines
-WIDE = 100  # from here on there is room for whole sentences in cells
 
 
 class ProbesScreen(Pane):
@@ -66,7 +65,7 @@ class ProbesScreen(Pane):
             above, left = split_verdict(report.verdict, width - 1, max(2, room * 2 // 5), report.failures)
         room -= self.set_part("#verdict", above)
         # The table is made anew only when there is news: a key need not wait for it.
-        source = (progress, probing.past, self.mltop.trail.here.collective, width < WIDE)
+        source = (progress, probing.past, self.mltop.trail.here.collective)
         self._shown = shown = self._table.get(source, lambda: table_of(*source))
         table = self._show_table(shown.name)
         self.put(table, shown.columns, shown.rows(picture.view))
@@ -85,10 +84,9 @@ class ProbesScreen(Pane):
 
     def nodes_shown(self) -> list[str]:
         """The nodes of the rows that the filter lets through."""
-        about = self._shown.about
         if self._shown is NO_TABLE:
             return super().nodes_shown()
-        return list(dict.fromkeys(about[key][0] for key in self.tables()[0].keys if key in about))
+        return list(filter(None, dict.fromkeys(self._shown.about(key)[0] for key in self.tables()[0].keys)))
 
     def action_run(self, step: int) -> None:
         self.mltop.probing.look(step)
@@ -138,4 +136,4 @@ class ProbesScreen(Pane):
 
     def _about_cursor(self) -> Device:
         tables = self.tables()
-        return self._shown.about.get((tables[0].cursor_key if tables else None) or "", ("", None))
+        return self._shown.about(tables[0].cursor_key if tables else None)

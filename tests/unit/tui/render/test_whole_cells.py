@@ -27,7 +27,6 @@ ALL = {
     "pci": PCI_COLUMNS,
     "processes": PROCESS_COLUMNS,
     **{f"probe {name}": table.columns for name, table in TABLES.items()},
-    **{f"brief {name}": table.brief for name, table in TABLES.items()},
 }
 WIDTHS = (80, 120, 200)
 DIGITS = "123456789" * 4

@@ -163,7 +163,9 @@ def test_how_it_was_measured_and_what_is_not_known() -> None:
 
 def test_processors_have_no_gpu() -> None:
     cpus = [replace(matmul(8 * n), gpu=None, uuid="cpu", kind="cpu", name="EPYC", phases=[]) for n in range(12)]
-    assert "12 nodes alike on n[01-12] (EPYC)" in " ".join(printed(ProbeReport("matmul", 0.0, results=cpus)).split())
+    assert "12 CPU nodes alike on n[01-12] (EPYC)" in " ".join(
+        printed(ProbeReport("matmul", 0.0, results=cpus)).split()
+    )
     lines = printed(ProbeReport("matmul", 0.0, results=cpus[:1])).splitlines()
     assert lines[2].startswith("NODE ") and lines[3].startswith("n01 ")
 
@@ -293,7 +295,7 @@ def test_bad_pairs_are_shown_and_good_ones_counted() -> None:
     text = printed(ProbeReport("pairs", 0.0, results=pairs))
     rows = [line.split()[:4] for line in text.splitlines() if line.startswith("    ") and "n0" in line]
     assert rows == [["1", "n05", "n06", "failed"], ["1", "n03", "n04", "150G/s"], ["2", "n03", "n01", "151G/s"]]
-    assert "n05 and n06: [red]x[/red]" in text
+    assert "n05 - n06: [red]x[/red]" in text
     assert "5 of 8 pairs are good: 349–350G/s at 256M, measured in 2 rounds" in text
     assert (
         len(

@@ -278,7 +278,7 @@ def test_failures_are_told() -> None:
     died = ProbeFailure("h02", "died: killed (SIGKILL)", rank=3, stage="measure 256 MiB")
     absent = [ProbeFailure(f"h1{number}", "no Python with torch", refused=True) for number in range(2)]
     verdict = judge_collective(merge_times(simulated(4, noise_s=0.0), "gloo"), [died, *absent])
-    assert "; rank 3 (h02): died: killed (SIGKILL); h[10-11]: no Python with torch" in verdict.text
+    assert "; h02 rank 3: died: killed (SIGKILL); h[10-11]: no Python with torch" in verdict.text
     assert [(one.node, one.rank) for one in verdict.suspects] == [("h02", 3)]
     assert judge_collective([], absent).text == "no collective was measured: h[10-11]: no Python with torch"
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from mltop.probes.judge.probes.transfers import TRANSFERS, judge_transfer
+from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.model.probe import CopiesResult, PastResult, PeerCopy, ProbeVerdict
 from tests.builders.copies_results import L40S, Machines, earlier, uuid_of, ways_of
 
 
 def judge_copies(results: Sequence[CopiesResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
-    return judge_transfer(TRANSFERS["copies"], results, past)
+    return JUDGES["copies"].judge(results, past)
 
 
 def accused(verdict: ProbeVerdict) -> list[tuple[str, int | None]]:
@@ -139,7 +139,7 @@ def test_its_own_history_comes_first() -> None:
 def test_damaged_copies_are_named_first() -> None:
     verdict = judge_copies(with_one(5, intact=False))
     assert accused(verdict) == [("n1", 5)]
-    assert verdict.text.startswith("GPU 5 on n1: what is copied to it and back arrives damaged")
+    assert verdict.text.startswith("GPU 5 on n1 damages what is copied to it and back")
 
 
 def test_the_table_informs_and_never_accuses() -> None:

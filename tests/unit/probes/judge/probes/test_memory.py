@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from mltop.probes.judge.probes.compare import past_of
-from mltop.probes.judge.probes.transfers import TRANSFERS, judge_transfer
+from mltop.probes.judge.probes.transfers import JUDGES
 from mltop.probes.model.probe import MemoryResult, PastResult, Phase, ProbeReport, ProbeVerdict
 from tests.builders.copies_results import OTHER_VERSIONS, Machines, earlier, uuid_of
 
 
 def judge_memory(results: Sequence[MemoryResult], past: Sequence[PastResult] = ()) -> ProbeVerdict:
-    return judge_transfer(TRANSFERS["memory"], results, past)
+    return JUDGES["memory"].judge(results, past)
 
 
 def test_eight_healthy_gpus_accuse_nobody() -> None:
