@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import hashlib
 import json
-import os
 import stat
 import threading
 import time
@@ -33,7 +32,7 @@ from mltop.probes.record.decoding import BadRecording, decode, decode_sample, de
 from mltop.probes.record.recordings import (
     Budget,
     DecodeLine,
-    SampleLines,
+    OpenRecording,
     StoredSamples,
     check_format,
     recording,
@@ -293,14 +292,11 @@ class _Reader:
         """Reads all samples. Returns sentences about what is cut off."""
         budget, cut_off = Budget(), []
         for folder, name in self._names(self._folder, SAMPLES, lambda name: ".jsonl" in name):
-            fd, path = folder.open_file(name), folder.path / name
-            try:
-                lines = SampleLines(fd, path, budget, self._decode_line)
-                lines.read(into)
-                if lines.cut_off:
+            path, fd = folder.path / name, folder.open_file(name)
+            with OpenRecording(path, self._decode_line, fd=fd, budget=budget, into=into) as recorded:
+                recorded.read()
+                if recorded.cut_off:
                     cut_off.append(f"{SAMPLES}/{name} is cut off")
-            finally:
-                os.close(fd)
             self._files.add(f"{SAMPLES}/{name}")
         return cut_off
 
