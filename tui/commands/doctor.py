@@ -12,14 +12,13 @@ from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
-from mltop.probes.model import SCHEMA, GpuGaps, Sample
+from mltop.probes.model import GpuGaps, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
-from mltop.tui.app.output import put_json
-from mltop.tui.commands.live import Machines, Reached, live_targets, unreached
+from mltop.tui.commands.live import Machines, Reached, live_targets, put_answer, unreached
 from mltop.tui.commands.screen import NO_CURSOR
 from mltop.tui.exits import EXIT_FINE, EXIT_INCOMPLETE, EXIT_UNREACHABLE
 
@@ -226,12 +225,8 @@ def run(options: TargetOptions, as_json: bool) -> int:
         views = machines.views()
     checks = [{"node": HERE, **check} for check in here]
     checks += [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]
-    if as_json:
-        put_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
-    else:
-        from rich.console import Console
-
-        print_doctor(checks, Console())
+    answer = {"nodes": [view.state for view in views], "checks": checks}
+    put_answer(as_json, answer, lambda console: print_doctor(checks, console))
     if unreached(views):
         return EXIT_UNREACHABLE
     return EXIT_INCOMPLETE if any(check["state"] == "missing" for check in checks) else EXIT_FINE
