@@ -48,7 +48,7 @@ GATHER_S = 0.4
 def put_answer(
     as_json: bool, answer: Mapping[str, object], show: Callable[[Console], None], wide: bool = False
 ) -> None:
-    """A command's answer on stdout: one JSON object, or what ``show`` prints. ``wide``: lines in a file are not wrapped,
+    """A command's answer on stdout: one JSON object, or what ``show`` prints. ``wide``: a file's lines are not wrapped,
     as logs are searched.
     """
     if as_json:
