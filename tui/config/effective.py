@@ -17,7 +17,7 @@ from mltop.tui.config.checks import unknown
 from mltop.tui.config.file import Unusable, Written, config_file, read
 from mltop.tui.config.settings import BY_KEY, NOTHING, SETTINGS, Config, Source, Wrong, flattened
 from mltop.tui.state import BadState, NoHome
-from mltop.tui.state.choices import CHOICES
+from mltop.tui.state.lists import CHOICES
 
 OFF = ("", "0", "false", "no")  # of a variable that is a flag
 

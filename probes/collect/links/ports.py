@@ -10,9 +10,16 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from mltop.probes.collect.links import parsing
 from mltop.probes.collect.links.counters import ByteMeter, Counters, Port, Refused, counter_files
-from mltop.probes.collect.links.discovery import NetFacts, PortFacts
+from mltop.probes.collect.links.discovery import (
+    NetFacts,
+    PortFacts,
+    beyond_narrow,
+    rate_bits_per_s,
+    saturated,
+    speed_bits_per_s,
+    state_word,
+)
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, number, read_known, read_number, word
 from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.vocabulary import LinkFault
@@ -68,7 +75,7 @@ class RdmaPort(Port):
 
     def read(self, now: float) -> LinkSample:
         before = self._state, self._counters.values.get(LINK_DOWNED)
-        self._state = self._meaning("state", parsing.state_word)
+        self._state = self._meaning("state", state_word)
         self.gone = before[0] is not None and self._state is None and self._refused is None
         self._counters.read()
         if self._pace.is_due(now) or before != (self._state, self._counters.values.get(LINK_DOWNED)):
@@ -81,7 +88,7 @@ class RdmaPort(Port):
         sample.rate_bits_per_s = self._rate_bits_per_s
         rates = self.meter.rates(now, values.get(self._received), values.get(self._sent))
         sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
-        sample.saturated = [] if self._is_wide else parsing.saturated(values)
+        sample.saturated = [] if self._is_wide else saturated(values)
         sample.error = self._refused or self._counters.refused
         sample.has_chardev = self.has_chardev
         sample.counters = dict(values)
@@ -90,10 +97,10 @@ class RdmaPort(Port):
         return sample
 
     def _read_seldom(self) -> None:
-        self._physical_state = self._meaning("phys_state", parsing.state_word)
-        self._rate_bits_per_s = self._meaning("rate", parsing.rate_bits_per_s)
+        self._physical_state = self._meaning("phys_state", state_word)
+        self._rate_bits_per_s = self._meaning("rate", rate_bits_per_s)
         self._counters.read_seldom()
-        self._is_wide = self._is_wide or parsing.beyond_narrow(self._counters.values)
+        self._is_wide = self._is_wide or beyond_narrow(self._counters.values)
         if self.netdev is not None:
             self.netdev.read()
 
@@ -309,7 +316,7 @@ class NetDevice(Port):
         folder = self._facts.folder
         self._counters.read_seldom()
         # EINVAL here is no failure: so it answers for an interface that is down.
-        self._speed = parsing.speed_bits_per_s(read_known(f"{folder}/speed"))
+        self._speed = speed_bits_per_s(read_known(f"{folder}/speed"))
         self._mtu = read_number(f"{folder}/mtu")
         self._physical = _physical_state(read_known(f"{folder}/flags"), read_known(f"{folder}/carrier"))
         self._bond = bond_ports(folder)

@@ -21,7 +21,7 @@ from mltop.tui.config.checks import check_rules, check_screen
 from mltop.tui.config.effective import load, with_options
 from mltop.tui.config.settings import RAMPS, Config, Named, Source
 from mltop.tui.render import palette
-from mltop.tui.state.choices import CHOICES, Chosen
+from mltop.tui.state.lists import CHOICES, Chosen
 from tests.builders.health_samples import node_h100
 from tests.others import somebody_elses
 
