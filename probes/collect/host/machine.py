@@ -53,15 +53,10 @@ def read_facts(root: str) -> Reading:
     """``hostname``, ``kernel``, ``cpu_count``. Source: /proc/sys/kernel, /proc/stat."""
     stat = (read_text(f"{root}/proc/stat") or "").splitlines()
     count = sum(line.startswith("cpu") and line[3:4].isdigit() for line in stat)
-    values = {
-        "hostname": read_text(f"{root}/proc/sys/kernel/hostname") or "",
-        "kernel": read_text(f"{root}/proc/sys/kernel/osrelease") or "",
-        "cpu_count": count or None,
-    }
-    reading = Reading(values)
-    for name, value in values.items():
-        if not value:
-            reading.lack(name, why=f"cannot be read from {root}/proc")
+    reading, why = Reading({"hostname": "", "kernel": ""}), f"cannot be read from {root}/proc"
+    reading.put("hostname", read_text(f"{root}/proc/sys/kernel/hostname") or None, why)
+    reading.put("kernel", read_text(f"{root}/proc/sys/kernel/osrelease") or None, why)
+    reading.put("cpu_count", count or None, why)
     return reading
 
 
@@ -187,16 +182,11 @@ def judged(status: int, estimated_error_us: int, confined: bool) -> Reading:
 def read_modules(root: str) -> Reading:
     """``modules`` that training needs and ``nvidia_driver``. Source: /sys/module, /proc/driver/nvidia."""
     reading, folder = Reading(), f"{root}/sys/module"
-    if os.path.isdir(folder):
-        reading.values["modules"] = {name: os.path.isdir(f"{folder}/{name}") for name in MODULES}
-    else:
-        reading.lack("modules", why=f"{folder} is not there")
+    modules = {name: os.path.isdir(f"{folder}/{name}") for name in MODULES}
+    reading.put("modules", modules if os.path.isdir(folder) else None, f"{folder} is not there")
     words = read_text(f"{root}/proc/driver/nvidia/version") or ""
-    driver = read_text(f"{folder}/nvidia/version") or driver_version(words)
-    if driver:
-        reading.values["nvidia_driver"] = driver[:40]
-    else:
-        reading.lack("nvidia_driver", why="the nvidia kernel module is not loaded", kind="unsupported")
+    driver = (read_text(f"{folder}/nvidia/version") or driver_version(words) or "")[:40]
+    reading.put("nvidia_driver", driver or None, "the nvidia kernel module is not loaded", "unsupported")
     return reading
 
 
@@ -212,15 +202,10 @@ def read_surroundings(root: str) -> Reading:
     """
     reading, own = Reading(), read_text(f"{root}/proc/self/cgroup")
     in_job = None if own is None else _JOB.search(own) is not None
-    for field, value, why in (
-        ("is_virtual", is_virtual(root), "neither DMI nor the processor's flags say"),
-        ("is_confined", in_container(root) or in_job, f"{root}/proc/self/cgroup cannot be read"),
-        ("sees_all_processes", sees_all_processes(root), f"{root}/proc/self/ns/pid cannot be read"),
-    ):
-        if value is None:
-            reading.lack(field, why=why)
-        else:
-            reading.values[field] = value
+    is_confined = in_container(root) or in_job
+    reading.put("is_virtual", is_virtual(root), "neither DMI nor the processor's flags say")
+    reading.put("is_confined", is_confined, f"{root}/proc/self/cgroup cannot be read")
+    reading.put("sees_all_processes", sees_all_processes(root), f"{root}/proc/self/ns/pid cannot be read")
     return reading
 
 

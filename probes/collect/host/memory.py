@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
 from mltop.probes.collect.sysfile import names_in, number_after, read_known, read_number
-from mltop.probes.collect.timing import LastLook
+from mltop.probes.collect.timing import FIRST_LOOK, LastLook
 from mltop.probes.model import RankSample
 
 HUGE_PAGES = ("huge_pages_total_bytes", "huge_pages_free_bytes")
@@ -105,11 +105,9 @@ def read_memory_errors(root: str) -> Reading:
     for field, file in MEMORY_ERRORS.items():
         counts = [read_number(f"{folder}/{name}/{file}") for name in names]
         readable = [count for count in counts if count is not None]
-        if len(readable) < len(counts):
-            unread = len(counts) - len(readable)
-            reading.lack(field, why=f"{file} of {unread} of {len(names)} memory controllers cannot be read")
-        else:
-            reading.values[field] = sum(readable)
+        unread = len(counts) - len(readable)
+        why = f"{file} of {unread} of {len(names)} memory controllers cannot be read"
+        reading.put(field, None if unread else sum(readable), why)
     return reading
 
 
@@ -130,16 +128,14 @@ class Swapping:
             content = self._file.read()
         except OSError as error:
             return Reading().lack_unreadable(*self.FIELDS, error=error)
-        reading = Reading({"oom_kills": number_after(content, b"oom_kill ")})
-        if reading.values["oom_kills"] is None:
-            why = "this kernel does not count them (before Linux 4.13)"
-            reading.lack("oom_kills", why=why, kind="unsupported")
+        reading, why = Reading(), "this kernel does not count them (before Linux 4.13)"
+        reading.put("oom_kills", number_after(content, b"oom_kill "), why, "unsupported")
         pages_in, pages_out = number_after(content, b"pswpin "), number_after(content, b"pswpout ")
         if pages_in is None or pages_out is None:
             return reading.lack(*self.RATES, why="this kernel was built without swap space", kind="unsupported")
         look_before = self._last_look.since(now, (pages_in, pages_out))
         if look_before is None:
-            return reading.lack(*self.RATES, why="first look: rates need two", kind="starting")
+            return reading.lack(*self.RATES, why=FIRST_LOOK, kind="starting")
         passed_s, pages_before = look_before
         for field, pages, before in zip(self.RATES, (pages_in, pages_out), pages_before):
             reading.values[field] = max(0, pages - before) * _PAGE_BYTES / passed_s

@@ -10,7 +10,7 @@ from functools import partial
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
 from mltop.probes.collect.timing import LastLook, Pace
-from mltop.probes.model import Gap
+from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.plausible import LINKS
 from mltop.probes.model.vocabulary import GapKind
 
@@ -150,10 +150,15 @@ class Port:
     its place in order. ``slot`` stays when it is renamed: its PCI function and its number there. ``gone``: it used to
     answer and does not.
 
-    Both have ``read``, which never raises, ``gaps``: what the newest ``read`` could not tell, but for rates of a first
-    sample, ``replaced``: whether another port of the same name has taken its place, ``vanished``: what is left to say
-    when it is not there any more, and ``close``.
+    ``_flaps``, ``_received`` and ``_sent`` are the counters that are read at each look. All others follow every five
+    seconds, and at once when the state or the flap counter has changed.
+
+    Both have ``gaps``: what the newest ``read`` could not find, but for rates of a first sample, ``replaced``: whether
+    another port of the same name has taken its place, ``vanished``: what is left to say when it is not there any more,
+    and ``close``.
     """
+
+    _counters: Counters
 
     def __init__(self, facts: NetFacts | PortFacts, subject: str, slot: tuple[str | None, int], turn: int) -> None:
         self.is_virtual_function = facts.is_virtual_function
@@ -162,6 +167,41 @@ class Port:
         self.gone = False
         self.meter = ByteMeter()
         self._pace = Pace(SELDOM_S * (1 - turn % _TURNS / _TURNS), SELDOM_S)
+        self._flaps, self._received, self._sent = "", "", ""
+        self._state: str | None = None
+        self._physical_state: str | None = None
+        self._rate_bits_per_s: float | None = None
+
+    def read(self, now: float) -> LinkSample:
+        """Never raises."""
+        before = self._state, self._counters.values.get(self._flaps)
+        self._read_state()
+        self.gone = before[0] is not None and self._state is None
+        self._counters.read()
+        if self._pace.is_due(now) or before != (self._state, self._counters.values.get(self._flaps)):
+            self._pace.done(now)
+            self._read_seldom()
+        values, sample = self._counters.values, self._base()
+        sample.state, sample.physical_state = self._state, self._physical_state
+        sample.rate_bits_per_s = self._rate_bits_per_s
+        rates = self.meter.rates(now, values.get(self._received), values.get(self._sent))
+        sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
+        sample.counters = dict(values)
+        self._complete(sample)
+        return sample
+
+    def _base(self) -> LinkSample:
+        """What does not change."""
+        raise NotImplementedError
+
+    def _read_state(self) -> None:
+        raise NotImplementedError
+
+    def _read_seldom(self) -> None:
+        raise NotImplementedError
+
+    def _complete(self, sample: LinkSample) -> None:
+        raise NotImplementedError
 
     @property
     def counters_read_at(self) -> float | None:
