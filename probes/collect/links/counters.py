@@ -61,12 +61,10 @@ class ByteMeter:
         return [] if self._gap is None else [self._gap("links", "rates", item=port)]
 
 
-class Refused(Exception):
-    """The port's firmware refuses: ``str()`` says which file, what and when."""
-
-    def __init__(self, file: str, error: OSError) -> None:
-        at = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
-        super().__init__(f"{file}: {error.strerror} at {at}; not read again (each try may fill the kernel log)")
+def refusal(file: str, error: OSError) -> str:
+    """The port's firmware refuses: which file, what and when."""
+    at = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
+    return f"{file}: {error.strerror} at {at}; not read again (each try may fill the kernel log)"
 
 
 class Counters:
@@ -108,10 +106,8 @@ class Counters:
                 self.unreadable.pop(name, None)
                 continue
             values.pop(name, None)
-            try:
-                self._read_carefully(name, file)
-            except Refused as refused:
-                self.refused = str(refused)
+            self._read_carefully(name, file)
+            if self.refused is not None:
                 # A value that is not read again would pass for one that does not grow.
                 self.values, self.unreadable = {}, {}
                 self.close()
@@ -122,7 +118,7 @@ class Counters:
             content = file.read()
         except OSError as error:
             if self._stops and error.errno in REFUSED:
-                raise Refused(name, error) from error
+                self.refused = refusal(name, error)
             self.unreadable[name] = error.strerror or type(error).__name__
             return
         value = number(content)

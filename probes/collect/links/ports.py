@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from mltop.probes.collect.links.counters import ByteMeter, Counters, Port, Refused, counter_files
+from mltop.probes.collect.links.counters import ByteMeter, Counters, Port, counter_files, refusal
 from mltop.probes.collect.links.discovery import (
     NetFacts,
     PortFacts,
@@ -96,7 +96,7 @@ class RdmaPort(Port):
             content = self._files[name].read()
         except OSError as error:
             if error.errno in REFUSED:
-                self._refused = str(Refused(name, error))
+                self._refused = refusal(name, error)
             else:
                 self._unreadable[name] = error.strerror or type(error).__name__
             return None

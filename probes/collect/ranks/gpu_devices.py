@@ -42,21 +42,10 @@ _OUTSIDE = "run mltop on the host, or start the container with --pid=host"
 
 
 @dataclass
-class _Watched:
-    """``opened``: the minor numbers of its open devices, None: they cannot be seen. ``is_apart``: in a container."""
-
-    started_at: float | None
-    pace: Pace
-    environ: dict[str, str]
-    is_apart: bool
-    opened: frozenset[int] | None = None
-
-
-@dataclass(frozen=True)
 class Claim:
-    """What is known of one rank: its number on the node, the minor numbers of the devices that it has open (None: not
-    known), its variables. ``has_own``: no other rank of its job on this node has the same CUDA_VISIBLE_DEVICES, and
-    there are others. ``is_apart``: in a container.
+    """What is known of one rank: its number on the node, the minor numbers of the devices that it has open (None: they
+    cannot be seen), its variables. ``has_own``: no other rank of its job on this node has the same
+    CUDA_VISIBLE_DEVICES, and there are others. ``is_apart``: in a container.
     """
 
     local_rank: int | None = None
@@ -64,6 +53,17 @@ class Claim:
     environ: Mapping[str, str] = field(default_factory=dict)
     has_own: bool = False
     is_apart: bool = False
+
+    @property
+    def visible(self) -> str | None:
+        return self.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@dataclass
+class _Watched:
+    started_at: float | None
+    pace: Pace
+    claim: Claim
 
 
 class GpuDevices:
@@ -86,13 +86,14 @@ class GpuDevices:
                 untold.append(rank)
         self._watched = {rank.pid: self._look(rank, now) for rank in untold}
         of_job = Counter(rank.job_key for rank in untold)
-        alike = Counter((rank.job_key, self._visible(rank)) for rank in untold)
+        claims = {rank.pid: self._watched[rank.pid].claim for rank in untold}
+        alike = Counter((rank.job_key, claims[rank.pid].visible) for rank in untold)
         for rank in untold:
-            watched = self._watched[rank.pid]
-            has_own = alike[rank.job_key, self._visible(rank)] == 1 < of_job[rank.job_key]
-            claim = Claim(rank.local_rank, watched.opened, watched.environ, has_own, watched.is_apart)
+            claim = claims[rank.pid]
+            claim.local_rank = rank.local_rank
+            claim.has_own = alike[rank.job_key, claim.visible] == 1 < of_job[rank.job_key]
             rank.gpus, rank.gpus_by = gpus_of(claim, gpus)
-        hidden = [rank for rank in untold if not rank.gpus and self._watched[rank.pid].opened is None]
+        hidden = [rank for rank in untold if not rank.gpus and claims[rank.pid].opened is None]
         why = f"the open devices of {counted(len(hidden), 'rank')}{named(rank.user for rank in hidden)} cannot be read"
         gaps = [permission_gap("gpus", why=f"{why}, and NVML lists no process of theirs")] if hidden else []
         foreign = {process.pid for gpu in gpus for process in unplaced(gpu, ranks)}
@@ -100,9 +101,6 @@ class GpuDevices:
             why = f"{counted(len(foreign), 'GPU process id')} cannot be matched with a process: another PID namespace"
             gaps.append(Gap.about("gpu processes", why=why, fix=_OUTSIDE))
         return gaps
-
-    def _visible(self, rank: RankSample) -> str | None:
-        return self._watched[rank.pid].environ.get("CUDA_VISIBLE_DEVICES")
 
     def _look(self, rank: RankSample, now: float) -> _Watched:
         watched = self._watched.get(rank.pid)
@@ -112,10 +110,10 @@ class GpuDevices:
             environ: dict[str, str] = {}
             with suppress(OSError):
                 environ = variables(read_environ(self._root, rank.pid), _NAMES)
-            watched = _Watched(rank.started_at, Pace(*_PAUSES_S), environ, is_apart)
+            watched = _Watched(rank.started_at, Pace(*_PAUSES_S), Claim(environ=environ, is_apart=is_apart))
         if watched.pace.is_due(now):
             watched.pace.done(now)
-            watched.opened = _opened(f"{self._root}/{rank.pid}/fd")
+            watched.claim.opened = _opened(f"{self._root}/{rank.pid}/fd")
         return watched
 
 
@@ -159,7 +157,7 @@ def _told(claim: Claim, visible: list[int] | None) -> list[int]:
 
 def _visible(claim: Claim, opened: list[int], usable: list[int] | None, gpus: Sequence[GpuSample]) -> list[int] | None:
     """The GPUs that CUDA numbers from 0 for it, in its order; None: unknown."""
-    text = claim.environ.get("CUDA_VISIBLE_DEVICES")
+    text = claim.visible
     words = [] if text is None else [word.strip() for word in text.split(",")]
     if text is not None and not all(_is_number(word) for word in words):
         named = [_named(word, gpus) for word in words]
