@@ -230,22 +230,24 @@ def read_capture(
     ``share`` is called with every dump as it is read, to replace parts by equal ones of others. ``decode_line`` as of
     ``read_recording``.
     """
-    try:
-        with capture_folder(path) as folder:
-            return _Reader(folder, decode_line).read(share)
-    except (OSError, BadFile) as error:
-        raise BadRecording(sentence(error)) from None
+    with _reading(path, decode_line) as reader:
+        return reader.read(share)
 
 
 def read_raw(path: Path) -> Iterator[RankStacks]:
     """Yields every dump as py-spy saw it (``raw``), a file at a time. Raises BadRecording."""
+    with _reading(path) as reader:
+        reader.manifest()
+        for inner, name in reader.dump_files():
+            data = inner.read(name, decoding.MOST_DUMP_BYTES)
+            yield from decode(data, list[RankStacks], str(inner.path / name), decoding.MOST_DUMP_OBJECTS)
+
+
+@contextlib.contextmanager
+def _reading(path: Path, decode_line: DecodeLine = decode_sample) -> Iterator[_Reader]:
     try:
         with capture_folder(path) as folder:
-            reader = _Reader(folder)
-            reader.manifest()
-            for inner, name in reader.dump_files():
-                data = inner.read(name, decoding.MOST_DUMP_BYTES)
-                yield from decode(data, list[RankStacks], str(inner.path / name), decoding.MOST_DUMP_OBJECTS)
+            yield _Reader(folder, decode_line)
     except (OSError, BadFile) as error:
         raise BadRecording(sentence(error)) from None
 
@@ -253,7 +255,7 @@ def read_raw(path: Path) -> Iterator[RankStacks]:
 class _Reader:
     """One reading of one folder. Everything in it raises OSError, BadFile and BadRecording."""
 
-    def __init__(self, folder: Folder, decode_line: DecodeLine = decode_sample) -> None:
+    def __init__(self, folder: Folder, decode_line: DecodeLine) -> None:
         self._folder, self._decode_line = folder, decode_line
         self._files: set[str] = set()  # that were seen
 

@@ -23,7 +23,7 @@ from mltop.tui.commands.screen import NO_CURSOR
 from mltop.tui.exits import EXIT_FINE, EXIT_INCOMPLETE, EXIT_UNREACHABLE
 
 Check: TypeAlias = dict[str, str]
-
+_NAMES = ("name", "state", "why", "fix")
 ANSWER_S = 10.0  # a node that was reached answers at once, unless its disks hang
 NVML_START_S = 20.0  # nvmlInit takes seconds on machines without persistence mode
 HERE = "(this machine)"
@@ -43,17 +43,14 @@ def answer_of(message: Message | None) -> list[Check] | str:
     """The checks of a node's agent, or why they are not known."""
     if message is None:
         return f"did not answer within {ANSWER_S:g} s"
-    return message.error if message.kind == "error" else checks_of(message.data)
-
-
-def checks_of(data: Mapping[str, object]) -> list[Check] | str:
-    """The checks in an agent's answer, or why it is no answer."""
-    entries, names = data.get("checks"), ("name", "state", "why", "fix")
+    if message.kind == "error":
+        return message.error
+    entries = message.data.get("checks")
     if not isinstance(entries, list) or len(entries) > MOST_CHECKS:
         return "its answer cannot be read"
-    if not all(isinstance(each, dict) and all(isinstance(each.get(name), str) for name in names) for each in entries):
+    if not all(isinstance(each, dict) and all(isinstance(each.get(name), str) for name in _NAMES) for each in entries):
         return "its answer cannot be read"
-    return [{name: each[name] for name in names} for each in entries]
+    return [{name: each[name] for name in _NAMES} for each in entries]
 
 
 def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:
