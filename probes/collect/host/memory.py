@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
 from mltop.probes.collect.sysfile import names_in, number_after, read_known, read_number
-from mltop.probes.collect.timing import FIRST_LOOK, LastLook
+from mltop.probes.collect.timing import LastLook
 from mltop.probes.model import RankSample
 
 HUGE_PAGES = ("huge_pages_total_bytes", "huge_pages_free_bytes")
@@ -135,7 +135,7 @@ class Swapping:
             return reading.lack(*self.RATES, why="this kernel was built without swap space", kind="unsupported")
         look_before = self._last_look.since(now, (pages_in, pages_out))
         if look_before is None:
-            return reading.lack(*self.RATES, why=FIRST_LOOK, kind="starting")
+            return reading.lack(*self.RATES, why="first look: rates need two", kind="starting")
         passed_s, pages_before = look_before
         for field, pages, before in zip(self.RATES, (pages_in, pages_out), pages_before):
             reading.values[field] = max(0, pages - before) * _PAGE_BYTES / passed_s
