@@ -16,7 +16,7 @@ import pytest
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import guarded
-from mltop.probes.collect.dcgm.exporter import Exporter, Silence
+from mltop.probes.collect.dcgm.readers import Exporter, Silence
 from mltop.probes.collect.filesystems.source import WatchedMount, parse_mounts
 from mltop.probes.collect.host.processes import Processes
 from mltop.probes.collect.kernel_log.decode import decode
