@@ -26,22 +26,17 @@ MOST_NAMED = 64
 
 
 def check_rules(config: Config) -> Config:
-    return _without(config, "thresholds", config.thresholds, _threshold) if config.thresholds else config
+    return _without(config, "thresholds", _threshold)
 
 
 def check_tables(config: Config) -> Config:
-    if config.columns:
-        config = _without(config, "columns", config.columns, _columns)
-    if config.sort:
-        config = _without(config, "sort", config.sort, lambda table, key: _columns(table, (key.removeprefix("-"),)))
-    return config
+    config = _without(config, "columns", _columns)
+    return _without(config, "sort", lambda table, key: _columns(table, (key.removeprefix("-"),)))
 
 
 def check_screen(config: Config) -> Config:
     """All that the screen needs, which has to be loaded for it."""
-    config = check_tables(config)
-    if config.keys:
-        config = _without(config, "keys", config.keys, partial(_keys, config.keys))
+    config = _without(check_tables(config), "keys", partial(_keys, config.keys))
     if config.theme:
         from mltop.tui.app.looks import THEMES
 
@@ -66,10 +61,10 @@ def unknown(what: str, name: str, names: Collection[str]) -> str:
     return f"there is no {what} {name!r}" + (f", did you mean {close[0]}" if close else listed)
 
 
-def _without(config: Config, section: str, entries: Mapping[str, Any], check: Check) -> Config:
+def _without(config: Config, section: str, check: Check) -> Config:
     """The section without what is wrong in it."""
-    good, sources, mistakes = dict(entries), dict(config.sources), list(config.mistakes)
-    for key, value in entries.items():
+    good, sources, mistakes = dict(getattr(config, section)), dict(config.sources), list(config.mistakes)
+    for key, value in getattr(config, section).items():
         try:
             check(key, value)
         except Wrong as why:
@@ -202,15 +197,10 @@ def _take_memory(gathered: _Gathered) -> None:
         return
     for key, remembered in choices.screen.items():
         if remembered.over == gathered.file_values.get(key):
-            _remember(gathered, key, remembered.value)
+            with suppress(Wrong):  # what does not suit any more is as if it had never been
+                gathered.take(key, remembered.value, Source("remembered"))
     if choices.dump_stalled and "auto_dump" not in gathered.values:
-        _remember(gathered, "auto_dump", "always")
-
-
-def _remember(gathered: _Gathered, key: str, value: object) -> None:
-    """What does not suit any more is as if it had never been."""
-    with suppress(Wrong):
-        gathered.take(key, value, Source("remembered"))
+        gathered.take("auto_dump", "always", Source("remembered"))
 
 
 def with_options(config: Config, given: Mapping[str, Any]) -> Config:
