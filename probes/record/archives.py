@@ -38,7 +38,7 @@ def pack(folder: Folder, archive: Path, top: str, given_up: Callable[[], bool] =
     """Writes all regular files of ``folder`` into a new file of 0600, below ``top``. Raises OSError and BadFile, that
     too where it is ``given_up`` meanwhile.
 
-    FileExistsError for anything that is there; it appears whole or not at all. Owners and modes are not told.
+    FileExistsError for anything that is there; it appears whole or not at all. Owners and modes are left out.
     """
     with Folder.open(archive.parent) as above:
         temporary, fd = above.new_file()

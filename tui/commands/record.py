@@ -91,8 +91,10 @@ def record(machines: Machines, recorder: Recorder, duration_s: float | None) -> 
     machines.stderr.clear()
     silent = [node.state for node in nodes if node.node not in recorder.written_at]
     machines.stderr.last_failures([state for state in silent if state.state != "connecting"])
-    told = f"{recorder.samples} samples of {len(recorder.written_at)} nodes, {size_words(recorder.size_bytes)} unpacked"
-    say(f"{', '.join(map(str, recorder.paths))}: {told}")
+    written = (
+        f"{recorder.samples} samples of {len(recorder.written_at)} nodes, {size_words(recorder.size_bytes)} unpacked"
+    )
+    say(f"{', '.join(map(str, recorder.paths))}: {written}")
     if not recorder.written_at:
         return EXIT_UNREACHABLE
     return EXIT_INCOMPLETE if silent else 0

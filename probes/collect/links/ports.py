@@ -49,7 +49,7 @@ class RdmaPort(Port):
         self._unreadable: dict[str, str] = {}  # by file, why it has no value now
         folders = [f"{facts.folder}/counters", f"{facts.folder}/hw_counters"]
         if facts.is_first_port:
-            folders.append(f"{facts.folder}/../../hw_counters")  # the device's own are told once
+            folders.append(f"{facts.folder}/../../hw_counters")  # the device's own are reported once
         paths = counter_files(folders)
         pairs = [pair for pair in _BYTE_COUNTERS if pair[0] in paths and pair[1] in paths]
         self._has_bytes = bool(pairs)

@@ -3,7 +3,7 @@
 The devices that it has open tell it, unless it opened all that it may use, as torch does to count them: then, and
 where they cannot be seen, CUDA_VISIBLE_DEVICES and the rank's number on its node. What these numbers count from depends
 on who may use which devices: a container and Slurm with ConstrainDevices number anew. Where two readings are possible
-neither is told.
+neither is reported.
 
 Sources: /proc/PID/fd (proc_pid_fd(5)), /proc/PID/environ, CUDA C++ Programming Guide "CUDA Environment Variables",
 NVIDIA Container Toolkit (NVIDIA_VISIBLE_DEVICES), gres.conf(5) and srun(1) of Slurm.
@@ -78,22 +78,22 @@ class GpuDevices:
 
         Returns gaps about those whose devices cannot be seen, and about processes on GPUs that may be any rank's.
         """
-        untold = []
+        unlisted = []
         for rank in ranks:
             if rank.gpus:
                 rank.gpus_by = "nvml"
             elif gpus and rank.state != "Z":
-                untold.append(rank)
-        self._watched = {rank.pid: self._look(rank, now) for rank in untold}
-        of_job = Counter(rank.job_key for rank in untold)
-        claims = {rank.pid: self._watched[rank.pid].claim for rank in untold}
-        alike = Counter((rank.job_key, claims[rank.pid].visible) for rank in untold)
-        for rank in untold:
+                unlisted.append(rank)
+        self._watched = {rank.pid: self._look(rank, now) for rank in unlisted}
+        of_job = Counter(rank.job_key for rank in unlisted)
+        claims = {rank.pid: self._watched[rank.pid].claim for rank in unlisted}
+        alike = Counter((rank.job_key, claims[rank.pid].visible) for rank in unlisted)
+        for rank in unlisted:
             claim = claims[rank.pid]
             claim.local_rank = rank.local_rank
             claim.has_own = alike[rank.job_key, claim.visible] == 1 < of_job[rank.job_key]
             rank.gpus, rank.gpus_by = gpus_of(claim, gpus)
-        hidden = [rank for rank in untold if not rank.gpus and claims[rank.pid].opened is None]
+        hidden = [rank for rank in unlisted if not rank.gpus and claims[rank.pid].opened is None]
         why = f"the open devices of {counted(len(hidden), 'rank')}{named(rank.user for rank in hidden)} cannot be read"
         gaps = [permission_gap("gpus", why=f"{why}, and NVML lists no process of theirs")] if hidden else []
         foreign = {process.pid for gpu in gpus for process in unplaced(gpu, ranks)}
@@ -138,16 +138,16 @@ def gpus_of(claim: Claim, gpus: Sequence[GpuSample]) -> tuple[list[int], str]:
         return opened, "open devices"
     usable = _usable(claim, opened, gpus)
     visible = _visible(claim, opened, usable, gpus)
-    told = _told(claim, visible)
-    if told and (not opened or set(told) <= set(opened)):
-        return told, "environment"
+    named = _by_environment(claim, visible)
+    if named and (not opened or set(named) <= set(opened)):
+        return named, "environment"
     most = usable if visible is None else visible
     if opened and most is not None and set(opened) < set(most):
         return opened, "open devices"  # several, but not all that it may use
     return [], ""
 
 
-def _told(claim: Claim, visible: list[int] | None) -> list[int]:
+def _by_environment(claim: Claim, visible: list[int] | None) -> list[int]:
     """What its variables and its number on the node say."""
     if visible is None or len(visible) == 1 or claim.has_own:
         return visible or []
