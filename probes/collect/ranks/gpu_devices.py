@@ -15,11 +15,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mltop.probes.collect.ranks.access import named, permission_gap
-from mltop.probes.collect.ranks.procfs import read_environ, variables
+from mltop.probes.collect.ranks.procfs import read_variables
 from mltop.probes.collect.sysfile import read_link
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import Gap, GpuSample, RankSample
@@ -107,9 +106,7 @@ class GpuDevices:
         if watched is None or watched.started_at != rank.started_at:
             folder, own = f"{self._root}/{rank.pid}", f"{self._root}/self"
             is_apart = read_link(f"{folder}/ns/mnt") != read_link(f"{own}/ns/mnt")
-            environ: dict[str, str] = {}
-            with suppress(OSError):
-                environ = variables(read_environ(self._root, rank.pid), _NAMES)
+            environ = read_variables(self._root, rank.pid, _NAMES)
             watched = _Watched(rank.started_at, Pace(*_PAUSES_S), Claim(environ=environ, is_apart=is_apart))
         if watched.pace.is_due(now):
             watched.pace.done(now)
