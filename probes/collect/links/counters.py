@@ -164,6 +164,7 @@ class Port:
         self.meter = ByteMeter()
         self._pace = Pace(SELDOM_S * (1 - turn % _TURNS / _TURNS), SELDOM_S)
         self._flaps, self._received, self._sent = "", "", ""
+        self._refused: str | None = None  # why the port is not asked any more
         self._state: str | None = None
         self._physical_state: str | None = None
         self._rate_bits_per_s: float | None = None
@@ -172,7 +173,7 @@ class Port:
         """Never raises."""
         before = self._state, self._counters.values.get(self._flaps)
         self._read_state()
-        self.gone = before[0] is not None and self._state is None
+        self.gone = before[0] is not None and self._state is None and self._refused is None
         self._counters.read()
         if self._pace.is_due(now) or before != (self._state, self._counters.values.get(self._flaps)):
             self._pace.done(now)

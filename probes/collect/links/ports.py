@@ -45,7 +45,6 @@ class RdmaPort(Port):
         self.has_chardev: bool | None = None
         names = ("state", "phys_state", "rate")
         self._files = {name: KeptFile(f"{facts.folder}/{name}", open_files, LINE_BYTES) for name in names}
-        self._refused: str | None = None  # why the port is not asked any more
         self._unreadable: dict[str, str] = {}  # by file, why it has no value now
         folders = [f"{facts.folder}/counters", f"{facts.folder}/hw_counters"]
         if facts.is_first_port:
@@ -70,7 +69,7 @@ class RdmaPort(Port):
         return self._files["state"].replaced()
 
     def _complete(self, sample: LinkSample) -> None:
-        self.gone = (self.gone and self._refused is None) or (self.netdev is not None and self.netdev.gone)
+        self.gone = self.gone or (self.netdev is not None and self.netdev.gone)
         sample.saturated = [] if self._is_wide else saturated(sample.counters)
         sample.error = self._refused or self._counters.refused
         sample.has_chardev = self.has_chardev
