@@ -10,7 +10,7 @@ from typing import Any
 
 from mltop.probes.agent.programs import Unavailable
 from mltop.probes.agent.sampler import Samples
-from mltop.probes.collect.dcgm.dcgmi import read_some
+from mltop.probes.collect.dcgm.readers import read_some
 from mltop.probes.model import RankSample, Sample
 from mltop.probes.model.acts import DiagResult, DiagStatus
 from mltop.probes.model.gpu import IN_USE_BUSY, IN_USE_BYTES

@@ -183,8 +183,8 @@ class Requests:
         return signal_facts(request.args, self._ranks())
 
     def _log_tail(self, request: Request, cancelled: threading.Event) -> Answer:  # noqa: ARG002 - reads 512 KB
+        from mltop.probes.collect.logs.follow import last_lines
         from mltop.probes.collect.logs.pipes import PipeReaders
-        from mltop.probes.collect.logs.tail import last_lines
 
         pid, lines = request.args.get("pid"), request.args.get("lines")
         if not isinstance(pid, int) or not isinstance(lines, int) or lines < 1:

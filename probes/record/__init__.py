@@ -5,7 +5,7 @@ A capture is a directory (0700):
   verdict.json verdict.txt  the same object as `mltop stacks --json`, and as text
   samples/NODE.jsonl.gz     a recording: a header line, then one Sample per line
   stacks/NODE/rank-R-pid-P.json   every dump of that rank: counters, digests and py-spy's JSON
-  incidents.json findings.json    what was told of it then, and what the health rules found
+  incidents.json findings.json    what was reported then, and what the health rules found
   kernel.txt                what the kernels said, by time
   records.json              what ranks have on record of their collectives, where they have anything
 or the same as one file (.tar.gz), below a folder of its name.

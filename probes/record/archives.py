@@ -32,14 +32,13 @@ _LEFT_FREE = 0.1  # of the file system that it is unpacked to
 _BLOCK_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _USTAR_AT = 257  # of a header (tar(5)); GNU's and POSIX's both have "ustar" there
-_OURS = ("manifest.json",)
 
 
 def pack(folder: Folder, archive: Path, top: str, given_up: Callable[[], bool] = lambda: False) -> None:
     """Writes all regular files of ``folder`` into a new file of 0600, below ``top``. Raises OSError and BadFile, that
     too where it is ``given_up`` meanwhile.
 
-    FileExistsError for anything that is there; it appears whole or not at all. Owners and modes are not told.
+    FileExistsError for anything that is there; it appears whole or not at all. Owners and modes are left out.
     """
     with Folder.open(archive.parent) as above:
         temporary, fd = above.new_file()
@@ -141,7 +140,7 @@ def capture_folder(path: Path) -> Iterator[Folder]:
 def _top(folder: Folder) -> Folder:
     """Where the manifest is: in the only folder of an archive that mltop made, or beside everything else."""
     names = folder.names(MOST_FILES)
-    if not any(name in names for name in _OURS) and len(names) == 1:
+    if "manifest.json" not in names and len(names) == 1:
         (name,) = names
         inner = folder.folder(name)
         inner.path = folder.path
@@ -223,11 +222,8 @@ def _put(tar: tarfile.TarFile, entry: tarfile.TarInfo, parts: list[str], into: F
 
 def stem_of(archive: Path) -> str:
     """The name without its suffix: that of the folder in it."""
-    name = archive.name
-    for suffix in SUFFIXES:
-        if name.endswith(suffix) and name != suffix:
-            return name[: -len(suffix)]
-    return name
+    suffix = next((suffix for suffix in SUFFIXES if archive.name.endswith(suffix)), "")
+    return archive.name.removesuffix(suffix) or archive.name
 
 
 def is_archive_name(name: str) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import hashlib
 import json
-import os
 import stat
 import threading
 import time
@@ -29,11 +28,11 @@ from mltop.probes.model.text import clean
 from mltop.probes.reach.view import Connection
 from mltop.probes.record import decoding
 from mltop.probes.record.archives import capture_folder, empty, pack, stem_of
-from mltop.probes.record.decoding import BadRecording, decode, decode_sample, decode_told, failing_at
+from mltop.probes.record.decoding import BadRecording, decode, decode_sample, decode_shown, failing_at
 from mltop.probes.record.recordings import (
     Budget,
     DecodeLine,
-    SampleLines,
+    OpenRecording,
     StoredSamples,
     check_format,
     recording,
@@ -43,7 +42,7 @@ from mltop.probes.system.files import BadFile, Folder
 from mltop.probes.version import __version__
 
 FORMAT = 1
-Told = TypeVar("Told")
+Item = TypeVar("Item")
 MANIFEST, VERDICT, SAMPLES, DUMPS = "manifest.json", "verdict.json", "samples", "stacks"
 INCIDENTS, FINDINGS, KERNEL_LINES = "incidents.json", "findings.json", "kernel.txt"
 RECORDS = "records.json"
@@ -122,9 +121,9 @@ class CaptureWriter:
 
     def add_records(self, records: Iterable[RankRecords]) -> None:
         """Writes what ranks have on record of their collectives, where one has anything."""
-        told = list(records)
-        if told:
-            self.add(RECORDS, to_json(told).encode())
+        listed = list(records)
+        if listed:
+            self.add(RECORDS, to_json(listed).encode())
 
     def finish(self) -> None:
         """Marks the capture as finished: everything that could be written is there."""
@@ -166,7 +165,7 @@ class CaptureWriter:
 
 
 def safe_name(node: str) -> str:
-    """A node's name as a file name; names that would become one are told apart by what they were."""
+    """A node's name as a file name; names that would become one are distinguished by what they were."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in node).lstrip(".")
     if name == node and 0 < len(name.encode()) <= _MOST_NAME_BYTES:
         return name
@@ -231,22 +230,24 @@ def read_capture(
     ``share`` is called with every dump as it is read, to replace parts by equal ones of others. ``decode_line`` as of
     ``read_recording``.
     """
-    try:
-        with capture_folder(path) as folder:
-            return _Reader(folder, decode_line).read(share)
-    except (OSError, BadFile) as error:
-        raise BadRecording(sentence(error)) from None
+    with _reading(path, decode_line) as reader:
+        return reader.read(share)
 
 
 def read_raw(path: Path) -> Iterator[RankStacks]:
     """Yields every dump as py-spy saw it (``raw``), a file at a time. Raises BadRecording."""
+    with _reading(path) as reader:
+        reader.manifest()
+        for inner, name in reader.dump_files():
+            data = inner.read(name, decoding.MOST_DUMP_BYTES)
+            yield from decode(data, list[RankStacks], str(inner.path / name), decoding.MOST_DUMP_OBJECTS)
+
+
+@contextlib.contextmanager
+def _reading(path: Path, decode_line: DecodeLine = decode_sample) -> Iterator[_Reader]:
     try:
         with capture_folder(path) as folder:
-            reader = _Reader(folder)
-            reader.manifest()
-            for inner, name in reader.dump_files():
-                data = inner.read(name, decoding.MOST_DUMP_BYTES)
-                yield from decode(data, list[RankStacks], str(inner.path / name), decoding.MOST_DUMP_OBJECTS)
+            yield _Reader(folder, decode_line)
     except (OSError, BadFile) as error:
         raise BadRecording(sentence(error)) from None
 
@@ -254,29 +255,29 @@ def read_raw(path: Path) -> Iterator[RankStacks]:
 class _Reader:
     """One reading of one folder. Everything in it raises OSError, BadFile and BadRecording."""
 
-    def __init__(self, folder: Folder, decode_line: DecodeLine = decode_sample) -> None:
+    def __init__(self, folder: Folder, decode_line: DecodeLine) -> None:
         self._folder, self._decode_line = folder, decode_line
         self._files: set[str] = set()  # that were seen
 
     def read(self, share: Callable[[RankStacks], None]) -> Saved:
         manifest, samples = self.manifest(), StoredSamples()
-        told_problems = manifest.problems or []
-        problems: list[str] = [clean(problem, _MOST_CHARS) for problem in told_problems[: decoding.MOST_PROBLEMS]]
-        if len(told_problems) > len(problems):
-            problems.append(f"and {len(told_problems) - len(problems):,} more problems are in its {MANIFEST}")
+        listed = manifest.problems or []
+        problems: list[str] = [clean(problem, _MOST_CHARS) for problem in listed[: decoding.MOST_PROBLEMS]]
+        if len(listed) > len(problems):
+            problems.append(f"and {len(listed) - len(problems):,} more problems are in its {MANIFEST}")
         if manifest.finished_at is None:
             problems.append("the capture was cut off before it was finished")
         self._files.update(self._folder.names(decoding.MOST_FILES))
         cut_off = self._samples(samples)
         dumps = self._dumps(share)
-        incidents = self._told(INCIDENTS, Incident, read=decode_told)
-        findings = self._told(FINDINGS, Finding, read=decode_told)
+        incidents = self._list(INCIDENTS, Incident, read=decode_shown)
+        findings = self._list(FINDINGS, Finding, read=decode_shown)
         problems += _missing([name for name in manifest.files or [] if name not in self._files]) + cut_off
         gaps = [Gap("capture", problem) for problem in problems]
-        records = self._told(RECORDS, RankRecords, decoding.MOST_RECORDS)
-        for told in records:
+        records = self._list(RECORDS, RankRecords, decoding.MOST_RECORDS)
+        for record in records:
             with failing_at(str(self._folder.path / RECORDS)):
-                admit_records(told)
+                admit_records(record)
         return Saved(manifest.nodes, samples, dumps, self._not_answered(), gaps, incidents, findings, records)
 
     def manifest(self) -> _Manifest:
@@ -293,14 +294,11 @@ class _Reader:
         """Reads all samples. Returns sentences about what is cut off."""
         budget, cut_off = Budget(), []
         for folder, name in self._names(self._folder, SAMPLES, lambda name: ".jsonl" in name):
-            fd, path = folder.open_file(name), folder.path / name
-            try:
-                lines = SampleLines(fd, path, budget, self._decode_line)
-                lines.read(into)
-                if lines.cut_off:
+            path, fd = folder.path / name, folder.open_file(name)
+            with OpenRecording(path, self._decode_line, fd=fd, budget=budget, into=into) as recorded:
+                recorded.read()
+                if recorded.cut_off:
                     cut_off.append(f"{SAMPLES}/{name} is cut off")
-            finally:
-                os.close(fd)
             self._files.add(f"{SAMPLES}/{name}")
         return cut_off
 
@@ -352,16 +350,16 @@ class _Reader:
         """Whether it is, as in a capture that was cut off, or whose directory could not be written."""
         return name not in self._folder.names(decoding.MOST_FILES)
 
-    def _told(
-        self, name: str, kind: type[Told], most: int = decoding.MOST_TOLD, read: Callable[..., Any] = decode
-    ) -> list[Told]:
+    def _list(
+        self, name: str, kind: type[Item], most: int = decoding.MOST_TOLD, read: Callable[..., Any] = decode
+    ) -> list[Item]:
         """A list of what was judged then; [] in captures of versions that did not write it."""
         try:
             data = self._folder.read(name, decoding.MOST_VERDICT_BYTES)
         except FileNotFoundError:
             return []
-        told: list[Told] = read(data, list[kind], str(self._folder.path / name), most)  # type: ignore[valid-type]
-        return told
+        items: list[Item] = read(data, list[kind], str(self._folder.path / name), most)  # type: ignore[valid-type]
+        return items
 
     def _not_answered(self) -> list[NodeState]:
         """The nodes of the saved verdict; [] for a capture that was cut off before its verdict."""

@@ -62,11 +62,11 @@ def decode(data: bytes, kind: type[Kind], where: str, most_objects: int) -> Kind
         return msgspec.json.decode(data, type=kind, dec_hook=own_type)
 
 
-def decode_told(data: bytes, kind: type[Kind], where: str, most_objects: int) -> Kind:
+def decode_shown(data: bytes, kind: type[Kind], where: str, most_objects: int) -> Kind:
     """As ``decode``, of what people will read: every text made plain, every time one that a calendar has."""
-    told: object = decode(data, Any, where, most_objects)
+    content: object = decode(data, Any, where, most_objects)
     with failing_at(where):
-        return msgspec.convert(admit_told(told), kind, dec_hook=own_type)
+        return msgspec.convert(admit_told(content), kind, dec_hook=own_type)
 
 
 def decode_sample(line: bytes, where: str) -> Sample:

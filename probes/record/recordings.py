@@ -227,43 +227,6 @@ def read_recording(path: Path, decode_line: DecodeLine = decode_sample) -> OpenR
     return recording
 
 
-class OpenRecording:
-    """A recording that is read bit by bit, from one thread at a time: ``samples`` are those that were read so far.
-    Opening and ``read`` raise BadRecording.
-    """
-
-    def __init__(self, path: Path, decode_line: DecodeLine = decode_sample) -> None:
-        self.path, self.samples = path, StoredSamples()
-        try:
-            self._fd = open_regular(path)
-        except (OSError, BadFile) as error:
-            raise BadRecording(sentence(error)) from None
-        try:
-            self._lines = SampleLines(self._fd, path, decode_line=decode_line)
-        except BadRecording:
-            self.close()
-            raise
-
-    def read(self, most: float = math.inf) -> bool:
-        """Read so many samples more. False once there are none left."""
-        return self._lines.read(self.samples, most)
-
-    @property
-    def cut_off(self) -> bool:
-        return self._lines.cut_off
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __enter__(self) -> OpenRecording:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def sentence(error: OSError | BadFile) -> str:
     """The error in one line: "PATH: No such file or directory"."""
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
@@ -283,38 +246,56 @@ class _Packed:
         return self._file.read(size)
 
 
-class SampleLines:
-    """The lines of a file, which begins at ``fd``, one after the other. Raises BadRecording for a wrong header.
-    ``cut_off``: whether it ends in the middle, as far as it was read.
+class OpenRecording:
+    """A recording that is read bit by bit, from one thread at a time: ``samples`` are those that were read so far.
+    Opening and ``read`` raise BadRecording. ``cut_off``: whether it ends in the middle, as far as it was read.
+
+    Of a capture's file ``fd`` is its descriptor, closed with this, ``budget`` and ``into`` what all of its files share.
     """
 
     def __init__(
-        self, fd: int, path: Path, budget: Budget | None = None, decode_line: DecodeLine = decode_sample
+        self,
+        path: Path,
+        decode_line: DecodeLine = decode_sample,
+        *,
+        fd: int = -1,
+        budget: Budget | None = None,
+        into: StoredSamples | None = None,
     ) -> None:
-        self._path, self._decode_line = path, decode_line
+        self.path, self.samples = path, StoredSamples() if into is None else into
         self.cut_off = False
-        self._lines = self._whole_lines(fd, budget or Budget())
-        header = next(self._lines, b"")
+        self._decode_line = decode_line
+        self._number = 1
+        try:
+            self._file = open(open_regular(path) if fd < 0 else fd, "rb")  # noqa: SIM115 - ``close`` closes it
+        except (OSError, BadFile) as error:
+            raise BadRecording(sentence(error)) from None
+        try:
+            self._lines = self._whole_lines(budget or Budget())
+            self._check(next(self._lines, b""))
+        except BadRecording:
+            self.close()
+            raise
+
+    def _check(self, header: bytes) -> None:
         try:
             number = decode(header, _Header, "its first line", 100).mltop_recording
         except BadRecording as problem:
-            raise BadRecording(f"{path} is not an mltop recording ({problem})") from None
-        check_format(number, FORMAT, f"{path} is a recording")
-        self._number = 1
+            raise BadRecording(f"{self.path} is not an mltop recording ({problem})") from None
+        check_format(number, FORMAT, f"{self.path} is a recording")
 
-    def _whole_lines(self, fd: int, budget: Budget) -> Iterator[bytes]:
+    def _whole_lines(self, budget: Budget) -> Iterator[bytes]:
         """Those that end in a newline. A gzip stream that breaks off ends them, not the program."""
         try:
-            budget.check(os.fstat(fd).st_size, self._path)  # a gzip file may hold no bytes for ever
-            file = open(fd, "rb", closefd=False)  # noqa: SIM115 - whoever opened it closes it
-            packed = _Packed(file, self._path)
-            is_packed = file.peek(2).startswith(_GZIP)
-            stream: Any = gzip.GzipFile(fileobj=cast("BinaryIO", packed)) if is_packed else file
+            budget.check(os.fstat(self._file.fileno()).st_size, self.path)  # a gzip file may hold no bytes for ever
+            packed = _Packed(self._file, self.path)
+            is_packed = self._file.peek(2).startswith(_GZIP)
+            stream: Any = gzip.GzipFile(fileobj=cast("BinaryIO", packed)) if is_packed else self._file
             while line := stream.readline(MOST_LINE_BYTES + 1):
                 packed.unpacked_bytes += len(line)
                 if len(line) > MOST_LINE_BYTES:
-                    raise BadRecording(f"{self._path}: has a line of more than {size_words(MOST_LINE_BYTES)}")
-                budget.take(len(line), self._path)
+                    raise BadRecording(f"{self.path}: has a line of more than {size_words(MOST_LINE_BYTES)}")
+                budget.take(len(line), self.path)
                 if not line.endswith(b"\n"):
                     self.cut_off = True
                     return
@@ -322,22 +303,30 @@ class SampleLines:
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.cut_off = True
         except OSError as error:
-            raise BadRecording(f"{self._path}: {error.strerror or error}") from None
+            raise BadRecording(f"{self.path}: {error.strerror or error}") from None
 
-    def read(self, into: StoredSamples, most: float = math.inf) -> bool:
-        """Add at most so many samples. False once there are none left. Raises BadRecording."""
+    def read(self, most: float = math.inf) -> bool:
+        """Read so many samples more. False once there are none left."""
         read = 0
         while read < most:
             line = next(self._lines, None)
             if line is None:
                 return False
             self._number += 1
-            if not line or line.isspace():
-                continue
-            where = f"{self._path}: line {self._number}"
-            into.add(self._decode_line(line, where), line, where)
-            read += 1
+            if line and not line.isspace():
+                where = f"{self.path}: line {self._number}"
+                self.samples.add(self._decode_line(line, where), line, where)
+                read += 1
         return True
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> OpenRecording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def check_format(number: int, ours: int, what: str) -> None:

@@ -11,7 +11,7 @@ from mltop.probes.investigate.progress import CaptureResult
 from mltop.probes.model.incident import JobMotion
 from mltop.probes.model.vocabulary import MotionPhase
 from mltop.tui.app.stalls import CaptureOnHang, Stalls
-from mltop.tui.state.choices import CHOICES, Choices, Chosen
+from mltop.tui.state.lists import CHOICES, Choices, Chosen
 from tests.tui.fake_session import FakeSession
 from tests.tui.fake_views import fleet
 from tests.tui.opened import Opened, opened

@@ -20,7 +20,7 @@ from mltop.tui.app.selection import Looked
 from mltop.tui.config.settings import Config
 from mltop.tui.render.rows import Sort
 from mltop.tui.screens.tabled import GpuTable, RankTable
-from mltop.tui.state.choices import Choices
+from mltop.tui.state.lists import Choices
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
 from tests.tui.fake_acts import ActingSession

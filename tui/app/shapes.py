@@ -8,7 +8,7 @@ from dataclasses import replace
 from mltop.tui.config.catalog import TABLES, column_named
 from mltop.tui.config.settings import Config
 from mltop.tui.render.rows import Sort
-from mltop.tui.state.choices import Choices, Chosen
+from mltop.tui.state.lists import Choices, Chosen
 
 Remember = Callable[[Callable[[Choices], Choices]], None]
 

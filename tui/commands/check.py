@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from mltop.probes.model import SCHEMA
 from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import Machines
+from mltop.tui.app.output import say
+from mltop.tui.commands.live import Machines, put_answer
 from mltop.tui.config.settings import DEFAULTS, Config
 from mltop.tui.state import NotOurs, usage_problems
 from mltop.tui.state.lists import known_lemons
@@ -43,24 +41,16 @@ def run(
     checked.unknown = [
         unknown for unknown in checked.unknown if not any(fnmatchcase(unknown.what, glob) for glob in allowed_unknown)
     ]
-    if as_json:
-        answer = {
-            "nodes": checked.nodes,
-            "incidents": checked.incidents,
-            "findings": checked.findings,
-            "unknown": checked.unknown,
-            "exit": checked.exit,
-        }
-        if own := changed(config.thresholds):
-            answer["thresholds"] = own
-        put_json({"schema": SCHEMA, **answer})
-    else:
-        from rich.console import Console
-
-        from mltop.tui.report.page import WIDEST
-
-        console = Console(width=None if sys.stdout.isatty() else WIDEST)
-        print_check(checked, console, verbose, changed(config.thresholds))
+    own = changed(config.thresholds)
+    answer = {
+        "nodes": checked.nodes,
+        "incidents": checked.incidents,
+        "findings": checked.findings,
+        "unknown": checked.unknown,
+        "exit": checked.exit,
+        **({"thresholds": own} if own else {}),
+    }
+    put_answer(as_json, answer, lambda console: print_check(checked, console, verbose, own), wide=True)
     return checked.exit
 
 

@@ -12,19 +12,18 @@ from typing import TypeAlias
 
 from mltop.probes.agent.protocol import VERSION, Message
 from mltop.probes.investigate.advice import is_known
-from mltop.probes.model import SCHEMA, GpuGaps, Sample
+from mltop.probes.model import GpuGaps, Sample
 from mltop.probes.model.units import counted
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import Connection, NodeView
 from mltop.probes.version import __version__
-from mltop.tui.app.output import put_json
-from mltop.tui.commands.live import Machines, Reached, live_targets, unreached
+from mltop.tui.commands.live import Machines, Reached, live_targets, put_answer, unreached
 from mltop.tui.commands.screen import NO_CURSOR
 from mltop.tui.exits import EXIT_FINE, EXIT_INCOMPLETE, EXIT_UNREACHABLE
 
 Check: TypeAlias = dict[str, str]
-
+_NAMES = ("name", "state", "why", "fix")
 ANSWER_S = 10.0  # a node that was reached answers at once, unless its disks hang
 NVML_START_S = 20.0  # nvmlInit takes seconds on machines without persistence mode
 HERE = "(this machine)"
@@ -44,17 +43,14 @@ def answer_of(message: Message | None) -> list[Check] | str:
     """The checks of a node's agent, or why they are not known."""
     if message is None:
         return f"did not answer within {ANSWER_S:g} s"
-    return message.error if message.kind == "error" else checks_of(message.data)
-
-
-def checks_of(data: Mapping[str, object]) -> list[Check] | str:
-    """The checks in an agent's answer, or why it is no answer."""
-    entries, names = data.get("checks"), ("name", "state", "why", "fix")
+    if message.kind == "error":
+        return message.error
+    entries = message.data.get("checks")
     if not isinstance(entries, list) or len(entries) > MOST_CHECKS:
         return "its answer cannot be read"
-    if not all(isinstance(each, dict) and all(isinstance(each.get(name), str) for name in names) for each in entries):
+    if not all(isinstance(each, dict) and all(isinstance(each.get(name), str) for name in _NAMES) for each in entries):
         return "its answer cannot be read"
-    return [{name: each[name] for name in names} for each in entries]
+    return [{name: each[name] for name in _NAMES} for each in entries]
 
 
 def node_checks(view: NodeView, answers: Mapping[str, list[Check] | str]) -> list[Check]:
@@ -226,12 +222,8 @@ def run(options: TargetOptions, as_json: bool) -> int:
         views = machines.views()
     checks = [{"node": HERE, **check} for check in here]
     checks += [{"node": view.node, **check} for view in views for check in node_checks(view, answers)]
-    if as_json:
-        put_json({"schema": SCHEMA, "nodes": [view.state for view in views], "checks": checks})
-    else:
-        from rich.console import Console
-
-        print_doctor(checks, Console())
+    answer = {"nodes": [view.state for view in views], "checks": checks}
+    put_answer(as_json, answer, lambda console: print_doctor(checks, console))
     if unreached(views):
         return EXIT_UNREACHABLE
     return EXIT_INCOMPLETE if any(check["state"] == "missing" for check in checks) else EXIT_FINE

@@ -5,20 +5,18 @@ The answer is on stdout, how far the reading is on stderr. Ctrl-C: what is known
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from mltop.probes.investigate.explain import STANDARD_INPUT, Explained, Reading, explain
 from mltop.probes.judge.evidence.answer import with_slurms_word
-from mltop.probes.model import SCHEMA
 from mltop.probes.model.units import bytes_text
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.targets.accounting import past_job
-from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import Stderr
+from mltop.tui.app.output import say
+from mltop.tui.commands.live import Stderr, put_answer
 from mltop.tui.exits import EXIT_CANNOT_TELL, EXIT_EXPLAINED, EXIT_FINE, EXIT_INTERRUPTED
 
 _SHOW_S = 0.2
@@ -59,15 +57,9 @@ def run(options: TargetOptions, *, paths: Sequence[str], as_json: bool, verbose:
         with_slurms_word(found.jobs[0], past.state)
     if not found.is_whole:
         say("interrupted: this is what was read by then")
-    if as_json:
-        put_json(answer(found))
-    else:
-        from rich.console import Console
+    from mltop.tui.report.explain import print_explained
 
-        from mltop.tui.report.explain import print_explained
-        from mltop.tui.report.page import WIDEST
-
-        print_explained(found, Console(width=None if sys.stdout.isatty() else WIDEST), verbose)
+    put_answer(as_json, answer(found), lambda console: print_explained(found, console, verbose), wide=True)
     return EXIT_INTERRUPTED if not found.is_whole else exit_code(found)
 
 
@@ -82,7 +74,6 @@ def exit_code(found: Explained) -> int:
 def answer(found: Explained) -> dict[str, object]:
     """The JSON object."""
     return {
-        "schema": SCHEMA,
         "jobs": found.jobs,
         "files": [
             {"file": file.path, "size_bytes": file.size_bytes, "lines": file.lines, "events": len(file.events)}

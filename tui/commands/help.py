@@ -29,17 +29,11 @@ def files() -> dict[str, Path]:
 
 def terms() -> str:
     """What the words and marks of the screen mean, as Markdown."""
-    lines = ["# Terms: words and marks of the screen"]
-    for title, rows in TERMS:
-        lines += [
-            "",
-            f"## {title}",
-            "",
-            "| term | means |",
-            "|---|---|",
-            *(f"| {term} | {what} |" for term, what in rows),
-        ]
-    return "\n".join([*lines, ""])
+    table = "| term | means |\n|---|---|\n"
+    parts = [
+        f"## {title}\n\n{table}" + "".join(f"| {term} | {what} |\n" for term, what in rows) for title, rows in TERMS
+    ]
+    return "\n".join(["# Terms: words and marks of the screen\n", *parts])
 
 
 def topics() -> dict[str, str]:

@@ -10,10 +10,9 @@ from mltop.probes.agent.protocol import Message
 from mltop.probes.judge.kernel_lines import merge
 from mltop.probes.judge.nodes import folded
 from mltop.probes.judge.values import grouped
-from mltop.probes.model import SCHEMA
 from mltop.probes.reach.targets import TargetOptions
-from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import Machines, Reached, live_targets, refuse_read_only, say_gap, unreached
+from mltop.tui.app.output import say
+from mltop.tui.commands.live import Machines, Reached, live_targets, put_answer, refuse_read_only, say_gap, unreached
 from mltop.tui.exits import EXIT_UNREACHABLE
 from mltop.tui.state import NoHome, NotOurs, state_file, usage_problems
 from mltop.tui.state.lists import KERNEL_LINES, learn, read_known
@@ -47,19 +46,22 @@ def run(options: TargetOptions, as_json: bool, do_learn: bool = False, everythin
         with usage_problems("kernel lines"):
             learn((line.pattern for line in lines), time.time(), known)
         say(f"learned {sum(not line.known for line in lines)} kinds of lines (in {state_file(KERNEL_LINES)})")
-    if as_json:
-        about = {"gaps": gaps, "learned": len(lines) if do_learn else 0}
-        nodes = [view.state for view in views]
-        put_json({"schema": SCHEMA, "nodes": nodes, "lines": [asdict(line) for line in shown], **about})
-    else:
-        from rich.console import Console
+    from mltop.tui.report.check import print_kernel
 
-        from mltop.tui.report.check import print_kernel
-
-        most = len(shown) if everything or do_learn else MOST_SHOWN
-        print_kernel(lines, shown, Console(), most=most, nodes=len(by_node), now=time.time())
-        if not known and not do_learn and shown:
-            say("nothing is learned yet: run `mltop kernel --learn` while the machines are well")
+    most = len(shown) if everything or do_learn else MOST_SHOWN
+    answer = {
+        "nodes": [view.state for view in views],
+        "lines": [asdict(line) for line in shown],
+        "gaps": gaps,
+        "learned": len(lines) if do_learn else 0,
+    }
+    put_answer(
+        as_json,
+        answer,
+        lambda console: print_kernel(lines, shown, console, most=most, nodes=len(by_node), now=time.time()),
+    )
+    if not as_json and not known and not do_learn and shown:
+        say("nothing is learned yet: run `mltop kernel --learn` while the machines are well")
     return EXIT_UNREACHABLE if unreached(views) or gaps else 0
 
 

@@ -18,14 +18,16 @@ from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
-from mltop.probes.model import JobReport, NodeState
+from mltop.probes.model import SCHEMA, JobReport, NodeState
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
-from mltop.tui.app.output import say, write_over
+from mltop.tui.app.output import put_json, say, write_over
 from mltop.tui.app.selection import first_of
 
 if TYPE_CHECKING:  # what reads recordings, and what judges, is imported when the agents have been started
+    from rich.console import Console
+
     from mltop.probes.investigate.probing.run import ProbeMemory
     from mltop.probes.record import Saved
     from mltop.probes.record.recordings import DecodeLine
@@ -41,6 +43,22 @@ ALL_NODES = Patience(connecting_s=FOREVER, lost_s=3.0, live_s=FOREVER)
 # Failures of so long are said together, each time of twice as long: sixty nodes behind one dead switch are one line,
 # and a thousand that fail one after the other are a few.
 GATHER_S = 0.4
+
+
+def put_answer(
+    as_json: bool, answer: Mapping[str, object], show: Callable[[Console], None], wide: bool = False
+) -> None:
+    """A command's answer on stdout: one JSON object, or what ``show`` prints. ``wide``: a file's lines are not wrapped,
+    as logs are searched.
+    """
+    if as_json:
+        put_json({"schema": SCHEMA, **answer})
+        return
+    from rich.console import Console
+
+    from mltop.tui.report.page import WIDEST
+
+    show(Console(width=WIDEST if wide and not sys.stdout.isatty() else None))
 
 
 class Stderr:

@@ -213,7 +213,7 @@ _ON_SCREEN = ("screen", "replay", "demo", "config")
 
 def settings(context: click.Context, values: dict[str, Any], module: str = "") -> Config:
     """What holds for this command; mistakes in it are said. Also whether anything above 127 may be drawn."""
-    from mltop.tui.config.checks import check_rules, check_screen, check_tables
+    from mltop.tui.config.effective import check_rules, check_screen, check_tables
 
     typed = {**context.meta.get(TYPED, {}), **{key: value for key, value in values.items() if value}}
     # The list of bad GPUs is in the same folder as what was changed on the screen: it says itself what is wrong there.

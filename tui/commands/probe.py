@@ -10,13 +10,12 @@ from dataclasses import asdict, replace
 
 from mltop.probes.investigate.probing.wanted import ProbeProgress, ProbeWanted
 from mltop.probes.judge.nodes import folded
-from mltop.probes.model import SCHEMA
 from mltop.probes.model.probe import ProbeReport
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.launchers import LAUNCHERS
 from mltop.probes.reach.targets import TargetOptions
-from mltop.tui.app.output import ask, put_json, say
-from mltop.tui.commands.live import Machines, live_targets, refuse_read_only
+from mltop.tui.app.output import ask, say
+from mltop.tui.commands.live import Machines, live_targets, put_answer, refuse_read_only
 from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_SUSPECTS, EXIT_UNREACHABLE
 from mltop.tui.state.probe_history import HistoryFile
 
@@ -54,14 +53,11 @@ def run(options: TargetOptions, wanted: ProbeWanted, as_json: bool, verbose: boo
         say(run.error or "the probe did not end")
         return EXIT_INTERRUPTED if interrupted else EXIT_UNREACHABLE
     code = exit_code(run.report, interrupted)
-    if as_json:
-        put_json({"schema": SCHEMA, "nodes": states, **asdict(run.report), "exit": code})
-    else:
-        from rich.console import Console
+    from mltop.tui.report.probe import print_probe
 
-        from mltop.tui.report.probe import print_probe
-
-        print_probe(run.report, states, Console(), verbose, memory.before)
+    report = run.report
+    answer = {"nodes": states, **asdict(report), "exit": code}
+    put_answer(as_json, answer, lambda console: print_probe(report, states, console, verbose, memory.before))
     return code
 
 

@@ -78,11 +78,11 @@ def record(machines: Machines, recorder: Recorder, duration_s: float | None) -> 
         while (now := time.monotonic()) < until:
             nodes = machines.session.view().nodes
             machines.stderr.failures(nodes)
-            recorder.write(nodes)
+            full = recorder.write(nodes)
             if now - flushed_at >= FLUSHED_EVERY_S:
                 flushed_at = now
                 recorder.flush()
-            for path in recorder.full():
+            for path in full:
                 machines.stderr.note(f"{path} is as large as mltop reads: the recording goes on in {recorder.path}")
             lasted = duration_words(round(now - began))
             count = f"{len(recorder.written_at)} of {len(nodes)} nodes, {recorder.samples} samples in {lasted}"
@@ -91,8 +91,10 @@ def record(machines: Machines, recorder: Recorder, duration_s: float | None) -> 
     machines.stderr.clear()
     silent = [node.state for node in nodes if node.node not in recorder.written_at]
     machines.stderr.last_failures([state for state in silent if state.state != "connecting"])
-    told = f"{recorder.samples} samples of {len(recorder.written_at)} nodes, {size_words(recorder.size_bytes)} unpacked"
-    say(f"{', '.join(map(str, recorder.paths))}: {told}")
+    written = (
+        f"{recorder.samples} samples of {len(recorder.written_at)} nodes, {size_words(recorder.size_bytes)} unpacked"
+    )
+    say(f"{', '.join(map(str, recorder.paths))}: {written}")
     if not recorder.written_at:
         return EXIT_UNREACHABLE
     return EXIT_INCOMPLETE if silent else 0
@@ -118,7 +120,6 @@ class Recorder:
         self.paths = [path]
         self.written_at: dict[str, float] = {}
         self.samples = self.size_bytes = 0
-        self._full: list[Path] = []
         self._packed_share = self._packed_bytes = 0.0
         self._open()
 
@@ -136,16 +137,13 @@ class Recorder:
     def flush(self) -> None:
         self._file.flush()
 
-    def full(self) -> list[Path]:
-        """The files that were full since this was asked last."""
-        full, self._full = self._full, []
-        return full
-
-    def write(self, nodes: Sequence[NodeView]) -> None:
+    def write(self, nodes: Sequence[NodeView]) -> list[Path]:
+        """Returns the files that this has filled."""
+        before = len(self.paths)
         for node in nodes:
             sampled_at = node.sampled_at
-            before = self.written_at.get(node.node, float("-inf"))
-            if sampled_at is None or 0.0 <= sampled_at - before < self.every_s or sampled_at == before:
+            newest_at = self.written_at.get(node.node, float("-inf"))
+            if sampled_at is None or 0.0 <= sampled_at - newest_at < self.every_s or sampled_at == newest_at:
                 continue
             sample = node.sample
             if sample is not None:
@@ -153,6 +151,7 @@ class Recorder:
                 written = replace(sample, interval_s=max(sample.interval_s, self.every_s))
                 self._write(f"{to_json(written)}\n".encode())
                 self.written_at[node.node] = sample.sampled_at
+        return self.paths[before - 1 : -1]
 
     def _write(self, line: bytes) -> None:
         if len(line) > MOST_LINE_BYTES:
@@ -175,7 +174,6 @@ class Recorder:
     def _go_on(self) -> None:
         """In a new file: "run.jsonl.gz", "run-2.jsonl.gz"."""
         self._opened.close()
-        self._full.append(self.path)
         first = self.paths[0]
         kind = Path(first.name.removesuffix(".gz")).suffix + ".gz" * first.name.endswith(".gz")
         stem = first.name.removesuffix(kind)

@@ -19,7 +19,7 @@ from mltop.tui.app.output import say
 from mltop.tui.commands.live import live_session
 from mltop.tui.config.settings import Config
 from mltop.tui.requirements import hidden
-from mltop.tui.state.choices import CHOICES, Choices
+from mltop.tui.state.lists import CHOICES, Choices
 from mltop.tui.state.probe_history import HistoryFile
 
 if TYPE_CHECKING:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from mltop.probes.model import SCHEMA
+from typing import TYPE_CHECKING
+
 from mltop.probes.reach.targets import TargetOptions, resolve
-from mltop.tui.app.output import put_json, say
-from mltop.tui.commands.live import Complete, Machines, saved, unreached
+from mltop.tui.app.output import say
+from mltop.tui.commands.live import Complete, Machines, put_answer, saved, unreached
 from mltop.tui.config.settings import DEFAULTS, Config
 from mltop.tui.exits import EXIT_UNREACHABLE
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FIRST_LOOK_S = 0.5  # between the two samples that rates are made of
 
@@ -34,11 +38,10 @@ def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int
             say(f"{path}: no samples in it")
     diagnosis = diagnosed(samples, config.thresholds)
     findings, incidents = diagnosis.health.findings(), diagnosis.incidents()
-    if as_json:
-        put_json({"schema": SCHEMA, "nodes": nodes, "samples": samples, "findings": findings, "incidents": incidents})
-    else:
-        from rich.console import Console
+    answer = {"nodes": nodes, "samples": samples, "findings": findings, "incidents": incidents}
 
-        states = states_of(diagnosis.motions.motions(), incidents)
-        print_snapshot(samples, findings, nodes, Console(), states)
+    def show(console: Console) -> None:
+        print_snapshot(samples, findings, nodes, console, states_of(diagnosis.motions.motions(), incidents))
+
+    put_answer(as_json, answer, show)
     return 0 if samples and len(samples) == len(nodes) else EXIT_UNREACHABLE

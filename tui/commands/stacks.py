@@ -185,7 +185,7 @@ def note_gaps(material: Material) -> None:
 
 
 def note_unassigned(material: Material, named: tuple[int, ...]) -> None:
-    """Say what was dumped in place of ranks. ``named``: by ``--pid``, which nobody need be told."""
+    """Say what was dumped in place of ranks. ``named``: by ``--pid``, which needs no word."""
     samples = material.newest
     count = sum(len(sample.unassigned) for sample in samples)
     if count and material.dumps and not named and not any(sample.ranks for sample in samples):

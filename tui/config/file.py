@@ -52,7 +52,7 @@ class Written:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
     def place(self, *keys: str) -> str:
-        """E.g. "/home/ada/.config/mltop/config.toml:12"; without a line where it cannot be told."""
+        """E.g. "/home/ada/.config/mltop/config.toml:12"; without a line where it is not known."""
         for end in range(len(keys), 0, -1):
             if line := self.lines.get(keys[:end]):
                 return f"{self.path}:{line}"

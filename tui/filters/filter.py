@@ -8,22 +8,163 @@
     sign   = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~"
     value and word: up to a blank, bracket, & or |; or anything "in quotes"; a unit may follow a blank: 300 W
 
-A negation is carried down to the single terms, so that it never makes something of what is unknown.
+A negation is carried down to the single terms: unknown never fulfils a comparison, negated or not.
+
+A row (a node, a GPU, a rank) has parts: a node its GPUs and ranks, a GPU its ranks, a rank its GPUs.
+
+- Terms side by side of which one asks for something hold together on one part: ``sm<0.2 & !throttle=hw_thermal`` is
+  a GPU that is slow and not throttled, ``sm<0.2 & power>300`` one that is both.
+- What is negated and has nothing to go with holds when no part of the row fulfils it: ``!(rank=3)`` is a node without
+  rank 3, ``!(sm<0.2 & power>300)`` one without a GPU that is both.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
+from typing import Literal, get_args
 
 from mltop.probes.model import Finding, GpuSample, NodeState
+from mltop.probes.reach import UsageProblem
+from mltop.probes.reach.targets.nodesets import MOST_NODES, expand
 from mltop.probes.reach.view import NodeView
-from mltop.tui.filters.fields import ALIASES, FIELDS, Field, Subject, has_no_rank, of_gpu, parts_of, value_of
-from mltop.tui.filters.terms import Test, comparison, joins_unit, word
-from mltop.tui.filters.tree import LEVELS, Level, Tree
-from mltop.tui.render.units import FilterProblem
+from mltop.tui.filters.fields import (
+    ALIASES,
+    FIELDS,
+    Field,
+    Subject,
+    field_named,
+    has_no_rank,
+    of_gpu,
+    parts_of,
+    value_of,
+    words_of,
+)
+from mltop.tui.render.units import FilterProblem, Unit
+
+Test = Callable[[Subject], bool]
+_LIST = r"\d{1,12}(?:-\d{1,12})?(?:,\d{1,12}(?:-\d{1,12})?)*"
+_RANGES = re.compile(rf"{_LIST}|\[{_LIST}\]", re.ASCII)
+_SET = re.compile(r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]", re.ASCII)
+_HERE = "\ue000"  # where a set stands in a pattern
+UNKNOWN_WORDS = ("?", "unknown", "–")
+_NAMES = ("rank", "job", "user", "pid")
+_ORDER: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def word(text: str, wanted: bool) -> Test:
+    """The test whether a subject's text contains a word, or does not when it is not ``wanted``."""
+    sought = text.casefold()
+
+    def test(subject: Subject) -> bool:
+        text = words_of(subject) if subject.text is None else subject.text
+        return (sought in text.casefold()) is wanted
+
+    return test
+
+
+def joins_unit(name: str, written: str, unit: str) -> bool:
+    """Whether ``unit`` after a blank belongs to the number before it: ``power>300 W``."""
+    of_field = field_named(name).unit
+    return unit.casefold() in of_field.factors and of_field.is_bare(written)
+
+
+def comparison(name: str, sign: str, written: str, wanted: bool) -> tuple[Field, Test, bool]:
+    """The field and the test of ``name sign written``; not ``wanted`` is the opposite. Raises FilterProblem.
+
+    Third: whether it excludes. Not ``wanted`` does; of a rank's names != does, too: ``user!=ada`` is ``!user=ada``.
+    """
+    field = field_named(name)
+    sign = "=" if sign == "==" else sign
+    if written.casefold() in UNKNOWN_WORDS:
+        if sign not in ("=", "!="):
+            raise FilterProblem(f"{field.name}: only = and != can ask for what is unknown")
+        wants_unknown = (sign == "=") is wanted
+        return field, (lambda subject: (value_of(field, subject) is None) is wants_unknown), not wanted
+    try:
+        compare = (_text if field.unit.is_text else _number)(field.unit, sign, written)
+    except FilterProblem as problem:
+        raise FilterProblem(f"{field.name}: {problem}") from None
+    # "!=" asks for the opposite of "=", over all of several values.
+    like = (sign != "!=") is wanted
+    excludes = not (like if field.name in _NAMES else wanted)
+    return field, _test(field, compare, like, excludes), excludes
+
+
+def _test(field: Field, compare: Callable[..., bool], wanted: bool, excludes: bool) -> Test:
+    """``wanted``: it compares, or does not. Where no rank is, all that ``excludes`` ranks holds."""
+
+    def test(subject: Subject) -> bool:
+        value = value_of(field, subject)
+        if value is None:
+            return excludes and has_no_rank(field, subject)
+        if isinstance(value, list):
+            return any(map(compare, value)) is wanted
+        return compare(value) is wanted
+
+    return test
+
+
+def _number(unit: Unit, sign: str, written: str) -> Callable[[float], bool]:
+    """The comparison of one value; of != as of =."""
+    if sign == "~":
+        raise FilterProblem("it is a number: = != < <= > >=")
+    if unit.ranges and sign in ("=", "!=") and _RANGES.fullmatch(written):
+        return _in_ranges(written)
+    amount = unit.amount(written)
+    if sign in _ORDER:
+        order = _ORDER[sign]
+        return lambda value: order(value, amount)
+    return lambda value: abs(value - amount) <= unit.near
+
+
+def _in_ranges(written: str) -> Callable[[float], bool]:
+    """The comparison with "0-3,7", which may stand in brackets."""
+    ranges = []
+    for part in written.strip("[]").split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise FilterProblem(f"{part} ends before it begins")
+        ranges.append((int(first), int(last or first)))
+    return lambda value: any(first <= value <= last for first, last in ranges)
+
+
+def _text(unit: Unit, sign: str, written: str) -> Callable[[str], bool]:
+    if sign in _ORDER:
+        raise FilterProblem("it is text: = != ~")
+    sought = written.casefold()
+    if sign == "~":
+        return lambda value: sought in value.casefold()
+    if unit.choices and not {"*", "?"} & set(written) and sought not in unit.choices:
+        near = get_close_matches(sought, unit.choices, n=1, cutoff=0.4)
+        raise FilterProblem(f"{written!r} is none of {', '.join(unit.choices)}" + (f": {near[0]}?" if near else ""))
+    return like(written)
+
+
+def like(pattern: str) -> Callable[[str], bool]:
+    """The test whether a whole text is like a pattern as people write them: gpu0*, node?1, node[01-16,20]; case
+    ignored. Raises FilterProblem for sets that are none.
+    """
+    regex = fnmatch.translate(_SET.sub(_HERE, pattern.replace(_HERE, "?")).replace("[", "[[]"))
+    for numbers in _SET.findall(pattern):
+        try:
+            names = [name[1:] for name in expand(f"n{numbers}")]
+        except UsageProblem:
+            raise FilterProblem(f"{numbers} is no list of at most {MOST_NODES:,} numbers, as [01-16,20] is") from None
+        regex = regex.replace(_HERE, f"(?:{'|'.join(names)})", 1)
+    match = re.compile(regex, re.IGNORECASE).match
+    return lambda text: match(text) is not None
+
 
 MOST_DEPTH = 30
 MOST_TEXT = 500
@@ -38,6 +179,73 @@ _UNIT = re.compile(r"\s+([%°A-Za-z]+)(?=[\s)&|]|$)")
 _BETWEEN = re.compile(rf'([&|])\1?|[!()]|(?:and|or|not)(?=[\s()&|"]|$)(?!\s*(?:{_SIGNS}))', re.IGNORECASE)
 _NAMED = {"and": "&", "or": "|", "not": "!"}
 
+Level = Literal["node", "gpu", "rank"]  # what a row is
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A single term with its ``test``; or several ``members``, of which one suffices (``either``).
+
+    ``gpus``, ``ranks``: whether it has fields of these. ``excludes``: a test that does (``!sm<0.2``, ``rank!=3``), or
+    the opposite of terms side by side, so of one part.
+    """
+
+    test: Test | None = None
+    members: Sequence[Tree] = ()
+    either: bool = False
+    excludes: bool = False
+    gpus: bool = False
+    ranks: bool = False
+
+    def test_of(self, level: Level) -> Test:
+        """The test of a row."""
+        if not self._asks_parts(level):
+            return self._test_of_part()
+        if self.members and not self._goes_together(level):
+            return _joined([member.test_of(level) for member in self.members], self.either)
+        test = self.test_of("gpu") if level == "node" and self.gpus else self._test_of_part()
+        quantifier = all if self.excludes else any
+        return lambda subject: quantifier(map(test, parts_of(subject, self.gpus, self.ranks)))
+
+    def _test_of_part(self) -> Test:
+        """The test of a subject without parts."""
+        return self.test or _joined([member._test_of_part() for member in self.members], self.either)
+
+    def _asks_parts(self, level: Level) -> bool:
+        """Whether it has fields of what a row of this level has as its parts."""
+        return (self.gpus and level != "gpu") or (self.ranks and level != "rank")
+
+    def _goes_together(self, level: Level) -> bool:
+        """Whether these are terms side by side of which one asks for something of a part, rather than excludes it.
+
+        A group in brackets is asked by itself where all else is about the row: ``node=n1 (sm<0.2 | !user=ada)``.
+        """
+        about_parts = [member for member in self.members if member._asks_parts(level)]
+        if (self.either and not self.excludes) or (len(about_parts) == 1 and about_parts[0].members):
+            return False
+        return any(member._asks(self.excludes, level) for member in about_parts)
+
+    def _asks(self, opposite: bool, level: Level) -> bool:
+        """Whether it asks for something of a part. ``opposite``: what asked is negated now."""
+        if not self.members:
+            return self.excludes is opposite and self._asks_parts(level)
+        return (opposite or not self.excludes) and any(member._asks(opposite, level) for member in self.members)
+
+
+def _joined(tests: Sequence[Test], either: bool) -> Test:
+    of_all = any if either else all
+    return lambda subject: of_all(test(subject) for test in tests)
+
+
+def _group(members: Sequence[Tree], either: bool, excludes: bool = False) -> Tree:
+    """Terms side by side in brackets join those around them."""
+    if len(members) == 1:
+        return members[0]
+    if not either:
+        members = [part for one in members for part in ([one] if one.either else one.members or [one])]
+    gpus, ranks = any(member.gpus for member in members), any(member.ranks for member in members)
+    return Tree(None, members, either, either and excludes, gpus, ranks)
+
 
 class Parser:
     """Call ``parse`` once. ``fields`` and ``words`` are what the expression names."""
@@ -45,44 +253,40 @@ class Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._depth = 0
         self.fields: list[Field] = []
         self.words: list[str] = []
 
     def parse(self) -> Tree:
         """Raises FilterProblem."""
-        tree = self._any(True)
+        tree = self._any(True, 0)
         if self._next():
             raise FilterProblem(") without a (")
         return tree
 
-    def _any(self, wanted: bool) -> Tree:
-        parts = [self._all(wanted)]
+    def _any(self, wanted: bool, depth: int) -> Tree:
+        parts = [self._all(wanted, depth)]
         while self._take("|"):
-            parts.append(self._all(wanted))
-        return Tree.of(parts, either=wanted)
+            parts.append(self._all(wanted, depth))
+        return _group(parts, either=wanted)
 
-    def _all(self, wanted: bool) -> Tree:
-        parts = [self._one(wanted)]
+    def _all(self, wanted: bool, depth: int) -> Tree:
+        parts = [self._one(wanted, depth + 1)]
         while self._take("&") or self._next() not in ("", ")", "|"):
-            parts.append(self._one(wanted))
-        return Tree.of(parts, either=not wanted, excludes=not wanted)
+            parts.append(self._one(wanted, depth + 1))
+        return _group(parts, either=not wanted, excludes=not wanted)
 
-    def _one(self, wanted: bool) -> Tree:
-        self._depth += 1
-        if self._depth > MOST_DEPTH:
+    def _one(self, wanted: bool, depth: int) -> Tree:
+        if depth > MOST_DEPTH:
             raise FilterProblem("too many brackets")
         if self._take("!"):
             if not self._next():
                 raise FilterProblem("! excludes the term that follows: none does yet")
-            tree = self._one(not wanted)
-        elif self._take("("):
-            tree = self._any(wanted)
-            if not self._take(")"):
-                raise FilterProblem("( is not closed yet")
-        else:
-            tree = self._term(wanted)
-        self._depth -= 1
+            return self._one(not wanted, depth + 1)
+        if not self._take("("):
+            return self._term(wanted)
+        tree = self._any(wanted, depth)
+        if not self._take(")"):
+            raise FilterProblem("( is not closed yet")
         return tree
 
     def _term(self, wanted: bool) -> Tree:
@@ -101,10 +305,10 @@ class Parser:
             self._at, value = unit.end(), value + unit.group(1)
         of_field, test, excludes = comparison(name, sign, text if value is None else value, wanted)
         self.fields.append(of_field)
-        return Tree(test, of_field, excludes=excludes)
+        return Tree(test, excludes=excludes, gpus=of_field.needs_gpus, ranks=of_field.of == "rank")
 
     def _missing(self) -> str:
-        """Why no term stands here."""
+        """Why there is no term here."""
         rest = self._text[self._at :]
         if not rest:
             return "a term is missing at the end"
@@ -118,7 +322,8 @@ class Parser:
         if self._next() != sign:
             return False
         match = _BETWEEN.match(self._text, self._at)
-        self._at = match.end() if match is not None else self._at
+        assert match is not None  # nothing else begins with a sign
+        self._at = match.end()
         return True
 
     def _next(self) -> str:
@@ -134,7 +339,7 @@ class Filter:
     """Keeps what fulfils its expression; everything when it is ``empty`` or has a ``problem`` (one sentence).
 
     A node fulfils an expression when one of its GPUs with its ranks does, and what is only negated when none of them
-    fulfils that: see `tree`. A GPU is asked together with its ranks, a rank together with its GPUs.
+    fulfils that: see ``Tree``. A GPU is asked together with its ranks, a rank together with its GPUs.
     """
 
     text: str = ""
@@ -149,7 +354,7 @@ class Filter:
 
     @cached_property
     def _tests(self) -> dict[Level, Test]:
-        return {} if self._tree is None else {level: self._tree.test_of(level) for level in LEVELS}
+        return {} if self._tree is None else {level: self._tree.test_of(level) for level in get_args(Level)}
 
     @property
     def empty(self) -> bool:
@@ -177,9 +382,9 @@ class Filter:
     def nowhere_known(self, subjects: Iterable[Subject]) -> tuple[str, ...]:
         """The names of fields whose value is unknown of every subject: why nothing is shown."""
         missing = {field_.name: field_ for field_ in self.fields}
-        needs = self._tree.needs if self._tree is not None else (False, False)
+        gpus, ranks = (self._tree.gpus, self._tree.ranks) if self._tree is not None else (False, False)
         for subject in subjects:
-            for part in parts_of(self._with_own_findings(subject), *needs):
+            for part in parts_of(self._with_own_findings(subject), gpus, ranks):
                 missing = {
                     name: field_
                     for name, field_ in missing.items()

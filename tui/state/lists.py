@@ -1,4 +1,5 @@
-"""What the user and mltop have noted, each list in a JSON file: GPUs that gave trouble, kernel lines of good machines.
+"""What the user and mltop have noted, each in a JSON file: GPUs that gave trouble, kernel lines of good machines, and
+choices on the screen (answers "always", theme, order and columns of tables).
 
 The lemon list has GPUs by UUID or serial number, and why. The allow-list of kernel lines has the kinds that were seen
 on good machines, learned by `mltop kernel --learn`.
@@ -9,10 +10,33 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mltop.tui.state import JsonFile, NoHome
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """``over``: what the configuration file said of it when it was chosen, None: nothing."""
+
+    value: Any
+    over: Any = None
+
+
+@dataclass(frozen=True)
+class Choices:
+    """``dump_stalled``: the stacks of a job that stands still are dumped without a question. ``screen``: by the keys of
+    the configuration ("theme", "sort.gpus").
+    """
+
+    dump_stalled: bool = False
+    screen: dict[str, Chosen] = field(default_factory=dict)
+
+
+CHOICES = JsonFile("choices.json", "what mltop wrote", Choices(), 1 << 16)
+
 
 LEMONS = "lemons.json"
 KERNEL_LINES = "kernel-lines.json"

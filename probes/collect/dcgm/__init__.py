@@ -1,7 +1,7 @@
 """Activity of GPUs older than Hopper, from a DCGM that runs anyway: dcgm-exporter, else nv-hostengine through dcgmi.
 
-``source`` is what the agent calls, with its thread; ``exporter`` asks by HTTP, ``dcgmi`` the tool as a child; ``rows``
-are what both yield, and which GPU a row belongs to.
+``source`` is what the agent calls, with its thread; ``readers`` ask the exporter by HTTP, or the tool as a child, and
+know which GPU each of their rows belongs to.
 
 Never an embedded DCGM: the profiling counters have one owner per machine (NVIDIA/DCGM#56).
 """

@@ -10,9 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from mltop.probes.collect.dcgm.dcgmi import Dcgmi, DcgmiError, NoDcgmi
-from mltop.probes.collect.dcgm.exporter import DEFAULT_URL, Exporter
-from mltop.probes.collect.dcgm.rows import FIELDS, MAIN_FIELDS, Row, Snapshot
+from mltop.probes.collect.dcgm.readers import (
+    DEFAULT_URL,
+    FIELDS,
+    MAIN_FIELDS,
+    Dcgmi,
+    DcgmiError,
+    Exporter,
+    NoDcgmi,
+    Row,
+    Snapshot,
+)
 from mltop.probes.collect.host.machine import in_container
 from mltop.probes.collect.sysfile import read_text
 from mltop.probes.model import Gap, GapKind, GpuSample, MigInstance

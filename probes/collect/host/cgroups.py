@@ -198,7 +198,7 @@ class _Cgroup:
 
 
 class Cgroups:
-    """``cgroups``: first our own. What limits a cgroup may be one above it: its limit and use are then told.
+    """``cgroups``: first our own. What limits a cgroup may be one above it: its limit and use are then shown.
 
     ``memory_limit_bytes`` is UNLIMITED, and ``cpu_limit_cores`` None, where there is no limit.
     """
@@ -233,14 +233,14 @@ class Cgroups:
         return reading
 
     def _lack_throttling(self, shown: list[CgroupSample], hidden: list[str], reading: Reading) -> None:
-        untold = [
+        unknown = [
             self._cgroups[cgroup.path]
             for cgroup in shown
             if cgroup.cpu_throttled_fraction is None and cgroup.path not in hidden
         ]
-        without = [cgroup.path for cgroup in untold if cgroup.cpu is None]
-        unread = [cgroup.path for cgroup in untold if cgroup.cpu is not None and not cgroup.periods]
-        if any(cgroup.periods for cgroup in untold):
+        without = [cgroup.path for cgroup in unknown if cgroup.cpu is None]
+        unread = [cgroup.path for cgroup in unknown if cgroup.cpu is not None and not cgroup.periods]
+        if any(cgroup.periods for cgroup in unknown):
             reading.lack("cgroups.cpu", why="first look: shares need two", kind="starting")
         if without:
             reading.lack("cgroups.cpu", why=f"no CPU controller is at work on {_named(without)}", kind="unsupported")

@@ -11,10 +11,11 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Callable
 
-from mltop.probes.collect.host.part import Reading, kept_file
-from mltop.probes.collect.sysfile import MALFORMED, finite, names_in, read_file, read_link, read_text
+from mltop.probes.collect.host.part import Part, Reading, kept_file
+from mltop.probes.collect.sysfile import MALFORMED, finite, names_in, read_link, read_text
 from mltop.probes.model import RankSample
 
 # From the one that saves most power to the one that saves none; what is not in it stands before "performance".
@@ -52,64 +53,71 @@ def read_facts(root: str) -> Reading:
     """``hostname``, ``kernel``, ``cpu_count``. Source: /proc/sys/kernel, /proc/stat."""
     stat = (read_text(f"{root}/proc/stat") or "").splitlines()
     count = sum(line.startswith("cpu") and line[3:4].isdigit() for line in stat)
-    values = {
-        "hostname": read_text(f"{root}/proc/sys/kernel/hostname") or "",
-        "kernel": read_text(f"{root}/proc/sys/kernel/osrelease") or "",
-        "cpu_count": count or None,
-    }
-    reading = Reading(values)
-    for name, value in values.items():
-        if not value:
-            reading.lack(name, why=f"cannot be read from {root}/proc")
+    reading, why = Reading({"hostname": "", "kernel": ""}), f"cannot be read from {root}/proc"
+    reading.put("hostname", read_text(f"{root}/proc/sys/kernel/hostname") or None, why)
+    reading.put("kernel", read_text(f"{root}/proc/sys/kernel/osrelease") or None, why)
+    reading.put("cpu_count", count or None, why)
     return reading
 
 
-class Uptime:
-    """``uptime_s``: this machine's own clock tells it without a file (clock_gettime(2))."""
+@dataclass(frozen=True)
+class SmallFile:
+    """A part that is one small file. ``fields`` are unknown where it cannot be read; ``absent``: what it means that
+    there is no such file ("": every machine has it). ``parse``: from its text to the field's value, or to several.
+    """
 
-    def __init__(self, root: str) -> None:
-        self._file = kept_file(root, "/proc/uptime")
-        self._is_here = not root
+    fields: tuple[str, ...]
+    path: str
+    every_s: float
+    parse: Callable[[str], Any]
+    absent: str = ""
 
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        if self._is_here:
-            return Reading({"uptime_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 2)})
-        try:
-            return Reading({"uptime_s": finite(self._file.read().split(None, 1)[0])})
-        except (OSError, *MALFORMED):
-            return Reading().lack("uptime", why=f"{self._file.path} cannot be read")
+    def part(self, root: str) -> Part:
+        file = kept_file(root, self.path)
 
+        def read(_now: float, _ranks: Sequence[RankSample]) -> Reading:
+            try:
+                value = self.parse(file.read().decode("utf-8", "replace").strip())
+                return Reading(value if isinstance(value, dict) else {self.fields[0]: value})
+            except OSError as error:
+                if self.absent and isinstance(error, FileNotFoundError):
+                    return Reading().lack(*self.fields, why=self.absent, kind="unsupported")
+                return Reading().lack_unreadable(*self.fields, error=error)
+            except MALFORMED:
+                return Reading().lack(*self.fields, why=f"{file.path} is not as expected")
 
-class Load:
-    """The three loads, which the kernel computes every five seconds."""
-
-    def __init__(self, root: str) -> None:
-        self._file = kept_file(root, "/proc/loadavg")
-
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        try:
-            one, five, fifteen = (finite(number) for number in self._file.read().split()[:3])
-        except (OSError, *MALFORMED):
-            return Reading().lack("load", why=f"{self._file.path} cannot be read")
-        return Reading({"load_1m": one, "load_5m": five, "load_15m": fifteen})
+        return read
 
 
-class OpenFiles:
-    """``open_files`` and ``open_files_max`` of the whole machine. Source: /proc/sys/fs/file-nr (proc_sys_fs(5))."""
+def _loads(text: str) -> dict[str, float]:
+    one, five, fifteen = map(finite, text.split()[:3])
+    return {"load_1m": one, "load_5m": five, "load_15m": fifteen}
 
-    FIELDS = ("open_files", "open_files_max")
 
-    def __init__(self, root: str) -> None:
-        self._file = kept_file(root, "/proc/sys/fs/file-nr")
+def _open_files(text: str) -> dict[str, int]:
+    allocated, unused, most = map(int, text.split())
+    return {"open_files": allocated - unused, "open_files_max": most}
 
-    def read(self, _now: float, _ranks: Sequence[RankSample]) -> Reading:
-        try:
-            allocated, unused, most = (int(number) for number in self._file.read().split())
-        except OSError as error:
-            return Reading().lack_unreadable(*self.FIELDS, error=error)
-        except MALFORMED:
-            return Reading().lack(*self.FIELDS, why=f"{self._file.path} is not as expected")
-        return Reading({"open_files": allocated - unused, "open_files_max": most})
+
+SMALL_FILES = (
+    SmallFile(("load",), "/proc/loadavg", 5, _loads),  # the kernel computes it every five seconds
+    SmallFile(("open_files", "open_files_max"), "/proc/sys/fs/file-nr", 10, _open_files),  # proc_sys_fs(5)
+    SmallFile(("clocksource",), "/sys/devices/system/clocksource/clocksource0/current_clocksource", 30, str),
+    # Documentation/admin-guide/LSM/Yama.rst
+    SmallFile(
+        ("ptrace_scope",), "/proc/sys/kernel/yama/ptrace_scope", 30, int, absent="Yama is not built into this kernel"
+    ),
+    # "healthy" or "NOT HEALTHY"; LBUG where it has crashed (lustre/obdclass/obd_sysfs.c)
+    SmallFile(("lustre_health",), "/sys/fs/lustre/health_check", 30, lambda text: text[:100], absent="no Lustre here"),
+)
+
+
+def read_uptime(root: str) -> Reading:
+    """``uptime_s``: this machine's own clock gives it without a file (clock_gettime(2))."""
+    if not root:
+        return Reading({"uptime_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 2)})
+    file = SmallFile(("uptime",), "/proc/uptime", 0, lambda text: {"uptime_s": finite(text.split()[0])})
+    return file.part(root)(0.0, ())
 
 
 def read_governor(root: str) -> Reading:
@@ -174,16 +182,11 @@ def judged(status: int, estimated_error_us: int, confined: bool) -> Reading:
 def read_modules(root: str) -> Reading:
     """``modules`` that training needs and ``nvidia_driver``. Source: /sys/module, /proc/driver/nvidia."""
     reading, folder = Reading(), f"{root}/sys/module"
-    if os.path.isdir(folder):
-        reading.values["modules"] = {name: os.path.isdir(f"{folder}/{name}") for name in MODULES}
-    else:
-        reading.lack("modules", why=f"{folder} is not there")
+    modules = {name: os.path.isdir(f"{folder}/{name}") for name in MODULES}
+    reading.put("modules", modules if os.path.isdir(folder) else None, f"{folder} is not there")
     words = read_text(f"{root}/proc/driver/nvidia/version") or ""
-    driver = read_text(f"{folder}/nvidia/version") or driver_version(words)
-    if driver:
-        reading.values["nvidia_driver"] = driver[:40]
-    else:
-        reading.lack("nvidia_driver", why="the nvidia kernel module is not loaded", kind="unsupported")
+    driver = (read_text(f"{folder}/nvidia/version") or driver_version(words) or "")[:40]
+    reading.put("nvidia_driver", driver or None, "the nvidia kernel module is not loaded", "unsupported")
     return reading
 
 
@@ -193,47 +196,16 @@ def driver_version(text: str) -> str | None:
     return match.group(1) if match else None
 
 
-# A field that is one small file, what its text means, and what it means that there is no such file ("": all have it).
-SMALL_FILES: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
-    ("clocksource", "/sys/devices/system/clocksource/clocksource0/current_clocksource", str, ""),
-    # Documentation/admin-guide/LSM/Yama.rst
-    ("ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope", int, "Yama is not built into this kernel"),
-    # "healthy" or "NOT HEALTHY"; LBUG where it has crashed (lustre/obdclass/obd_sysfs.c)
-    ("lustre_health", "/sys/fs/lustre/health_check", lambda text: text[:100], "no Lustre here"),
-)
-
-
-def read_small_files(root: str) -> Reading:
-    """``clocksource``, ``ptrace_scope``, ``lustre_health``."""
-    reading = Reading()
-    for field, path, parse, absent in SMALL_FILES:
-        try:
-            reading.values[field] = parse(read_file(root + path).decode("utf-8", "replace").strip())
-        except OSError as error:
-            if absent and isinstance(error, FileNotFoundError):
-                reading.lack(field, why=absent, kind="unsupported")
-            else:
-                reading.lack_unreadable(field, error=error)
-        except MALFORMED:
-            reading.lack(field, why=f"{root}{path} is not as expected")
-    return reading
-
-
 def read_surroundings(root: str) -> Reading:
     """``is_virtual``, ``is_confined`` (to a container or a job's cgroup) and ``sees_all_processes``; they do not
     change.
     """
     reading, own = Reading(), read_text(f"{root}/proc/self/cgroup")
     in_job = None if own is None else _JOB.search(own) is not None
-    for field, value, why in (
-        ("is_virtual", is_virtual(root), "neither DMI nor the processor's flags say"),
-        ("is_confined", in_container(root) or in_job, f"{root}/proc/self/cgroup cannot be read"),
-        ("sees_all_processes", sees_all_processes(root), f"{root}/proc/self/ns/pid cannot be read"),
-    ):
-        if value is None:
-            reading.lack(field, why=why)
-        else:
-            reading.values[field] = value
+    is_confined = in_container(root) or in_job
+    reading.put("is_virtual", is_virtual(root), "neither DMI nor the processor's flags say")
+    reading.put("is_confined", is_confined, f"{root}/proc/self/cgroup cannot be read")
+    reading.put("sees_all_processes", sees_all_processes(root), f"{root}/proc/self/ns/pid cannot be read")
     return reading
 
 

@@ -105,11 +105,9 @@ def read_memory_errors(root: str) -> Reading:
     for field, file in MEMORY_ERRORS.items():
         counts = [read_number(f"{folder}/{name}/{file}") for name in names]
         readable = [count for count in counts if count is not None]
-        if len(readable) < len(counts):
-            unread = len(counts) - len(readable)
-            reading.lack(field, why=f"{file} of {unread} of {len(names)} memory controllers cannot be read")
-        else:
-            reading.values[field] = sum(readable)
+        unread = len(counts) - len(readable)
+        why = f"{file} of {unread} of {len(names)} memory controllers cannot be read"
+        reading.put(field, None if unread else sum(readable), why)
     return reading
 
 
@@ -130,10 +128,8 @@ class Swapping:
             content = self._file.read()
         except OSError as error:
             return Reading().lack_unreadable(*self.FIELDS, error=error)
-        reading = Reading({"oom_kills": number_after(content, b"oom_kill ")})
-        if reading.values["oom_kills"] is None:
-            why = "this kernel does not count them (before Linux 4.13)"
-            reading.lack("oom_kills", why=why, kind="unsupported")
+        reading, why = Reading(), "this kernel does not count them (before Linux 4.13)"
+        reading.put("oom_kills", number_after(content, b"oom_kill "), why, "unsupported")
         pages_in, pages_out = number_after(content, b"pswpin "), number_after(content, b"pswpout ")
         if pages_in is None or pages_out is None:
             return reading.lack(*self.RATES, why="this kernel was built without swap space", kind="unsupported")

@@ -20,6 +20,13 @@ class Reading:
     values: dict[str, Any] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
 
+    def put(self, field: str, value: Any, why: str, kind: GapKind = "unknown") -> None:
+        """A value that is known, or why it is not (None)."""
+        if value is None:
+            self.lack(field, why=why, kind=kind)
+        else:
+            self.values[field] = value
+
     def lack(self, *fields: str, why: str, fix: str = "", kind: GapKind = "unknown") -> Reading:
         """Fields that are not known; the same reading."""
         self.gaps.append(Gap.about("host", *fields, why=why, fix=fix, kind=kind))

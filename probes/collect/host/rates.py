@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import Any, Callable, TypeVar
+from typing import Any
 
 from mltop.probes.collect.host.part import Reading, kept_file
 from mltop.probes.collect.host.psutil_loading import UNREADABLE, Psutil
@@ -23,8 +23,17 @@ _DEVICES_KEPT_S = 30.0
 _PRESSURES = {"cpu": ("some",), "memory": ("some", "full"), "io": ("some", "full")}
 _NO_PRESSURE = "this kernel keeps no pressure information (CONFIG_PSI; on some distributions only with psi=1)"
 
-_Totals = dict[str, tuple[int, int]]  # by device: bytes in, bytes out
-_Value = TypeVar("_Value")
+
+_TRAFFIC = {  # by gap: folder of its devices below /sys, and by psutil's counters the fields of their rates
+    "network": (
+        "class/net",
+        {"bytes_recv": "network_rx_bytes_per_s", "bytes_sent": "network_tx_bytes_per_s"},
+    ),
+    "disk": (
+        "block",
+        {"read_bytes": "disk_read_bytes_per_s", "write_bytes": "disk_write_bytes_per_s"},
+    ),
+}
 
 
 class Cpu:
@@ -35,22 +44,26 @@ class Cpu:
         self._last_look: LastLook[tuple[float, float]] = LastLook()  # seconds busy and in all
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
-        module = self._psutil.module()
+        module, reading = self._psutil.module(), Reading()
         if module is None:
-            return Reading()
-        reading = Reading()
-        seconds = _guarded("cpu", lambda: _cpu_seconds(module), reading)
-        if seconds is None:
-            self._last_look.forget()
             return reading
-        look_before = self._last_look.since(now, seconds)
+        try:
+            times = module.cpu_times()
+            # Guest time is part of user time already.
+            total_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+            busy_s = total_s - times.idle - getattr(times, "iowait", 0.0)
+        except UNREADABLE as error:
+            self._last_look.forget()
+            return reading.lack_unreadable("cpu", error=error)
+        look_before = self._last_look.since(now, (busy_s, total_s))
         if look_before is None:
             return reading.lack("cpu", why=FIRST_LOOK, kind="starting")
-        busy_s, passed_s = (after - before for after, before in zip(seconds, look_before[1]))
-        if passed_s <= 0:
+        busy_before_s, total_before_s = look_before[1]
+        if total_s <= total_before_s:
             why = "the kernel has not counted on since the sample before"
             return reading.lack("cpu", why=why, kind="starting")
-        reading.values["cpu_fraction"] = min(1.0, max(0.0, busy_s / passed_s))
+        share = (busy_s - busy_before_s) / (total_s - total_before_s)
+        reading.values["cpu_fraction"] = min(1.0, max(0.0, share))
         return reading
 
 
@@ -60,39 +73,46 @@ class Traffic:
     def __init__(self, root: str, psutil: Psutil) -> None:
         self._root = root
         self._psutil = psutil
-        self._last_look: LastLook[tuple[_Totals, _Totals]] = LastLook()
+        self._last_look: LastLook[dict[str, dict[str, Any]]] = LastLook()  # psutil's counters by device
         self._physical: dict[str, tuple[float, frozenset[str]]] = {}
 
     def read(self, now: float, _ranks: Sequence[RankSample]) -> Reading:
-        module = self._psutil.module()
+        module, reading = self._psutil.module(), Reading()
         if module is None:
-            return Reading()
-        reading = Reading()
-        network = _devices("network", lambda: self._network_bytes(module, now), reading)
-        disks = _devices("disk", lambda: self._disk_bytes(module, now), reading)
-        before = self._last_look.since(now, (network, disks))
+            return reading
+        devices: dict[str, dict[str, Any]] = {kind: {} for kind in _TRAFFIC}
+        for kind in _TRAFFIC:
+            try:
+                devices[kind] = self._devices(kind, module, now)
+            except UNREADABLE as error:
+                reading.lack_unreadable(kind, error=error)
+            else:
+                if not devices[kind]:
+                    reading.lack(kind, why="no devices are visible here")
+        before = self._last_look.since(now, devices)
         if before is None:
-            return reading.lack("network", "disk", why=FIRST_LOOK, kind="starting")
-        elapsed_s, (network_before, disks_before) = before
-        incoming, outgoing = _rates(network, network_before, elapsed_s)
-        reading.values.update(network_rx_bytes_per_s=incoming, network_tx_bytes_per_s=outgoing)
-        incoming, outgoing = _rates(disks, disks_before, elapsed_s)
-        reading.values.update(disk_read_bytes_per_s=incoming, disk_write_bytes_per_s=outgoing)
+            return reading.lack(*_TRAFFIC, why=FIRST_LOOK, kind="starting")
+        for kind, (_, fields) in _TRAFFIC.items():
+            both = devices[kind].keys() & before[1][kind].keys()
+            for counter, field in fields.items():  # a counter that started anew counts nothing
+                values = ((getattr(of[kind][name], counter) for of in (devices, before[1])) for name in both)
+                gained = sum(max(0, value - value_before) for value, value_before in values)
+                reading.values[field] = gained / before[0] if both else None
         return reading
 
-    def _network_bytes(self, psutil: Any, now: float) -> _Totals:
-        counters = psutil.net_io_counters(pernic=True, nowrap=False) or {}
-        # Bridges, bonds and veth pairs count the same bytes again. A container has no others: all but lo.
-        chosen = self._hardware("class/net", now) & counters.keys() or counters.keys() - {"lo"}
-        return {name: (counters[name].bytes_recv, counters[name].bytes_sent) for name in chosen}
-
-    def _disk_bytes(self, psutil: Any, now: float) -> _Totals:
-        if self._root:  # without this file psutil would take our own machine's /sys/block
-            os.stat(f"{self._root}/proc/diskstats")
-        counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
-        # Partitions, device-mapper and md devices count the same bytes again.
-        chosen = self._hardware("block", now) & counters.keys()
-        return {name: (counters[name].read_bytes, counters[name].write_bytes) for name in chosen}
+    def _devices(self, kind: str, psutil: Any, now: float) -> dict[str, Any]:
+        """Bridges, bonds, veth pairs, partitions, device-mapper and md devices count the same bytes again."""
+        counters: dict[str, Any]
+        if kind == "network":
+            counters = psutil.net_io_counters(pernic=True, nowrap=False) or {}
+        else:
+            if self._root:  # without this file psutil would take our own machine's /sys/block
+                os.stat(f"{self._root}/proc/diskstats")
+            counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
+        chosen = {*self._hardware(_TRAFFIC[kind][0], now)} & counters.keys()
+        if kind == "network" and not chosen:  # a container has no others: all but lo
+            chosen = counters.keys() - {"lo"}
+        return {name: counters[name] for name in chosen}
 
     def _hardware(self, kind: str, now: float) -> frozenset[str]:
         """The devices below /sys/class/net or /sys/block that are hardware of their own."""
@@ -102,38 +122,6 @@ class Traffic:
             devices = frozenset(name for name in names_in(folder) if os.path.exists(f"{folder}/{name}/device"))
             listed = self._physical[kind] = (now, devices)
         return listed[1]
-
-
-def _cpu_seconds(psutil: Any) -> tuple[float, float]:
-    """Seconds busy and seconds in all, of all cores. Guest time is part of user time already."""
-    times = psutil.cpu_times()
-    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return total - times.idle - getattr(times, "iowait", 0.0), total
-
-
-def _guarded(field: str, read: Callable[[], _Value], reading: Reading) -> _Value | None:
-    try:
-        return read()
-    except UNREADABLE as error:
-        reading.lack_unreadable(field, error=error)
-        return None
-
-
-def _devices(field: str, read: Callable[[], _Totals], reading: Reading) -> _Totals:
-    totals = _guarded(field, read, reading)
-    if totals == {}:
-        reading.lack(field, why="no devices are visible here")
-    return totals or {}
-
-
-def _rates(current: _Totals, last: _Totals, elapsed_s: float) -> tuple[float | None, float | None]:
-    """Bytes per second of the devices present both times; a counter that started anew counts nothing."""
-    both = current.keys() & last.keys()
-    if not both:
-        return None, None
-    incoming = sum(max(0, current[name][0] - last[name][0]) for name in both)
-    outgoing = sum(max(0, current[name][1] - last[name][1]) for name in both)
-    return incoming / elapsed_s, outgoing / elapsed_s
 
 
 class PressureStall:

@@ -37,12 +37,12 @@ class HostSource:
         def of_root(read: Callable[[str], Reading]) -> Part:
             return lambda _now, _ranks: read(root)
 
-        swapping, open_files = memory.Swapping(root), machine.OpenFiles(root)
+        swapping = memory.Swapping(root)
         # Fields, read every so many seconds, by whom.
         self._parts = [
             Scheduled(("hostname", "kernel", "cpu_count"), 60, of_root(machine.read_facts)),
-            Scheduled(("uptime",), 0, machine.Uptime(root).read),
-            Scheduled(("load",), 5, machine.Load(root).read),
+            Scheduled(("uptime",), 0, of_root(machine.read_uptime)),
+            *(Scheduled(file.fields, file.every_s, file.part(root)) for file in machine.SMALL_FILES),
             Scheduled(("memory", "swap", "shm"), 2, memory.Memory(root, psutil).read, later=True),
             Scheduled(("cpu",), 0, Cpu(psutil).read, later=True),
             Scheduled(("network", "disk"), 2, Traffic(root, psutil).read, later=True),
@@ -51,13 +51,11 @@ class HostSource:
             Scheduled(swapping.FIELDS, 5, swapping.read, counts=True),
             Scheduled(("cgroups",), 10, Cgroups(root).read, counts=True),
             Scheduled(("filesystems",), 1, self._read_filesystems, later=True),
-            Scheduled(open_files.FIELDS, 10, open_files.read),
             Scheduled(machine.CLOCK, 10, of_root(lambda root: machine.read_clock(root, confined))),
             Scheduled(("services",), 1, self._services.read, later=True),
             Scheduled(memory.HUGE_PAGES, 30, of_root(memory.read_huge_pages)),
             Scheduled(tuple(memory.MEMORY_ERRORS), 30, of_root(memory.read_memory_errors), counts=True),
             Scheduled(("modules", "nvidia_driver"), 30, of_root(machine.read_modules)),
-            Scheduled(("clocksource", "ptrace_scope", "lustre_health"), 30, of_root(machine.read_small_files)),
             Scheduled(("governor",), 60, of_root(machine.read_governor)),
             Scheduled(
                 ("is_virtual", "is_confined", "sees_all_processes"), float("inf"), of_root(machine.read_surroundings)

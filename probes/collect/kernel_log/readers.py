@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -107,7 +106,7 @@ def open_reader(files: LogFiles, kind: str, since: float | None = None) -> tuple
     return (KmsgDevice if stat.S_ISCHR(os.fstat(fd).st_mode) else GrowingFile)(fd), ""
 
 
-class Reader(ABC):
+class Reader:
     """A log that is read as it grows. ``is_current``: everything that there is has been read. ``lost``: lines that
     nobody can read any more.
 
@@ -122,11 +121,23 @@ class Reader(ABC):
         self.lost = 0
         self.is_current = False
 
-    @abstractmethod
     def batches(self, until: float) -> Iterator[list[bytes]]:
         """New lines, until there are no more, or ``until`` (monotonic s), or 2 MB. A line may have lines of its own
         behind it (" SUBSYSTEM=pci"). Batches, because looking for words in many lines at once costs a tenth.
         """
+        self.is_current = False
+        size = 0
+        while size < MAX_READ_BYTES and not self.is_current:
+            batch, read_bytes = self._next()
+            size += read_bytes
+            if batch:
+                yield self._count(batch)
+            if time.monotonic() > until:
+                return
+
+    def _next(self) -> tuple[list[bytes], int]:
+        """The next lines, and how many bytes were read."""
+        raise NotImplementedError
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -150,18 +161,7 @@ class Reader(ABC):
 class KmsgDevice(Reader):
     """/dev/kmsg: every read(2) gives one record, from the oldest that is still there."""
 
-    def batches(self, until: float) -> Iterator[list[bytes]]:
-        self.is_current = False
-        size = 0
-        while size < MAX_READ_BYTES and not self.is_current:
-            batch = self._batch()
-            if batch:
-                size += sum(map(len, batch))
-                yield self._count(batch)
-            if time.monotonic() > until:
-                return
-
-    def _batch(self) -> list[bytes]:
+    def _next(self) -> tuple[list[bytes], int]:
         batch: list[bytes] = []
         fd, read = self._fd, os.read
         while len(batch) < BATCH_LINES:
@@ -172,7 +172,7 @@ class KmsgDevice(Reader):
                 break
             except BrokenPipeError:  # overwritten meanwhile; the next read goes on with the oldest there is
                 break
-        return batch
+        return batch, sum(map(len, batch))
 
 
 class GrowingFile(Reader):
@@ -192,27 +192,22 @@ class GrowingFile(Reader):
             self._skipping = True
 
     def batches(self, until: float) -> Iterator[list[bytes]]:
-        self.is_current = False
-        size = 0
-        while size < MAX_READ_BYTES:
-            try:
-                chunk = os.read(self._fd, CHUNK_BYTES)
-            except BlockingIOError:
-                self.is_current = True
-                return
-            if not chunk:
-                self.is_current = self.has_ended = True
-            size += len(chunk)
-            batch = self._split(chunk) if chunk else self._last()
-            if batch:
-                yield self._count(batch)
-            if not chunk or time.monotonic() > until:
-                break
+        yield from super().batches(until)
         if self.path and self.is_current and self._was_replaced():
             fd, _ = open_log(self.path)
             if fd is not None:
                 self.close()
                 self._fd, self._rest, self._rest_at_end, self._skipping = fd, b"", b"", False
+
+    def _next(self) -> tuple[list[bytes], int]:
+        try:
+            chunk = os.read(self._fd, CHUNK_BYTES)
+        except BlockingIOError:
+            self.is_current = True
+            return [], 0
+        if not chunk:
+            self.is_current = self.has_ended = True
+        return (self._split(chunk) if chunk else self._last()), len(chunk)
 
     def _was_replaced(self) -> bool:
         """Another file has its name now, or it was emptied (logrotate's copytruncate)."""

@@ -40,14 +40,12 @@ _DAY_S = 86400.0
 class Record(NamedTuple):
     """One line of a log. ``at``: unix s, None where the line does not say. ``level``: 0 (emergency) to 7 (debug).
 
-    ``seq``: the kernel's own number of the line. ``by_user``: a program wrote it into the log, not the kernel;
-    what programs say in a syslog file has no text here.
+    ``by_user``: a program wrote it into the log, not the kernel; what programs say in a syslog file has no text here.
     """
 
     at: float | None
     level: int | None
     text: str
-    seq: int | None = None
     by_user: bool = False
 
 
@@ -80,12 +78,12 @@ def _kmsg(line: bytes, boot_at: float) -> Record | None:
     if not separator or len(fields) < 3:
         return None
     try:
-        prefix, seq, usec = int(fields[0]), int(fields[1]), int(fields[2])
+        prefix, _, usec = map(int, fields[:3])
     except ValueError:
         return None
     if b"\\x" in text:  # the kernel escapes what is not printable ASCII, line breaks too
         text = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), text)
-    return Record(boot_at + usec / 1e6, prefix & 7, text.decode("utf-8", "replace"), seq, prefix >> 3 != 0)
+    return Record(boot_at + usec / 1e6, prefix & 7, text.decode("utf-8", "replace"), prefix >> 3 != 0)
 
 
 def _journal(line: bytes) -> Record | None:

@@ -10,7 +10,7 @@ from functools import partial
 from mltop.probes.collect.links.discovery import NetFacts, PortFacts
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, names_in, number
 from mltop.probes.collect.timing import LastLook, Pace
-from mltop.probes.model import Gap
+from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.plausible import LINKS
 from mltop.probes.model.vocabulary import GapKind
 
@@ -61,12 +61,10 @@ class ByteMeter:
         return [] if self._gap is None else [self._gap("links", "rates", item=port)]
 
 
-class Refused(Exception):
-    """The port's firmware refuses: ``str()`` says which file, what and when."""
-
-    def __init__(self, file: str, error: OSError) -> None:
-        at = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
-        super().__init__(f"{file}: {error.strerror} at {at}; not read again (each try may fill the kernel log)")
+def refusal(file: str, error: OSError) -> str:
+    """The port's firmware refuses: which file, what and when."""
+    at = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
+    return f"{file}: {error.strerror} at {at}; not read again (each try may fill the kernel log)"
 
 
 class Counters:
@@ -108,10 +106,8 @@ class Counters:
                 self.unreadable.pop(name, None)
                 continue
             values.pop(name, None)
-            try:
-                self._read_carefully(name, file)
-            except Refused as refused:
-                self.refused = str(refused)
+            self._read_carefully(name, file)
+            if self.refused is not None:
                 # A value that is not read again would pass for one that does not grow.
                 self.values, self.unreadable = {}, {}
                 self.close()
@@ -122,7 +118,7 @@ class Counters:
             content = file.read()
         except OSError as error:
             if self._stops and error.errno in REFUSED:
-                raise Refused(name, error) from error
+                self.refused = refusal(name, error)
             self.unreadable[name] = error.strerror or type(error).__name__
             return
         value = number(content)
@@ -150,10 +146,15 @@ class Port:
     its place in order. ``slot`` stays when it is renamed: its PCI function and its number there. ``gone``: it used to
     answer and does not.
 
-    Both have ``read``, which never raises, ``gaps``: what the newest ``read`` could not tell, but for rates of a first
-    sample, ``replaced``: whether another port of the same name has taken its place, ``vanished``: what is left to say
-    when it is not there any more, and ``close``.
+    ``_flaps``, ``_received`` and ``_sent`` are the counters that are read at each look. All others follow every five
+    seconds, and at once when the state or the flap counter has changed.
+
+    Both have ``gaps``: what the newest ``read`` could not find, but for rates of a first sample, ``replaced``: whether
+    another port of the same name has taken its place, ``vanished``: what is left to say when it is not there any more,
+    and ``close``.
     """
+
+    _counters: Counters
 
     def __init__(self, facts: NetFacts | PortFacts, subject: str, slot: tuple[str | None, int], turn: int) -> None:
         self.is_virtual_function = facts.is_virtual_function
@@ -162,6 +163,42 @@ class Port:
         self.gone = False
         self.meter = ByteMeter()
         self._pace = Pace(SELDOM_S * (1 - turn % _TURNS / _TURNS), SELDOM_S)
+        self._flaps, self._received, self._sent = "", "", ""
+        self._refused: str | None = None  # why the port is not asked any more
+        self._state: str | None = None
+        self._physical_state: str | None = None
+        self._rate_bits_per_s: float | None = None
+
+    def read(self, now: float) -> LinkSample:
+        """Never raises."""
+        before = self._state, self._counters.values.get(self._flaps)
+        self._read_state()
+        self.gone = before[0] is not None and self._state is None and self._refused is None
+        self._counters.read()
+        if self._pace.is_due(now) or before != (self._state, self._counters.values.get(self._flaps)):
+            self._pace.done(now)
+            self._read_seldom()
+        values, sample = self._counters.values, self._base()
+        sample.state, sample.physical_state = self._state, self._physical_state
+        sample.rate_bits_per_s = self._rate_bits_per_s
+        rates = self.meter.rates(now, values.get(self._received), values.get(self._sent))
+        sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
+        sample.counters = dict(values)
+        self._complete(sample)
+        return sample
+
+    def _base(self) -> LinkSample:
+        """What does not change."""
+        raise NotImplementedError
+
+    def _read_state(self) -> None:
+        raise NotImplementedError
+
+    def _read_seldom(self) -> None:
+        raise NotImplementedError
+
+    def _complete(self, sample: LinkSample) -> None:
+        raise NotImplementedError
 
     @property
     def counters_read_at(self) -> float | None:

@@ -10,9 +10,16 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from mltop.probes.collect.links import parsing
-from mltop.probes.collect.links.counters import ByteMeter, Counters, Port, Refused, counter_files
-from mltop.probes.collect.links.discovery import NetFacts, PortFacts
+from mltop.probes.collect.links.counters import ByteMeter, Counters, Port, counter_files, refusal
+from mltop.probes.collect.links.discovery import (
+    NetFacts,
+    PortFacts,
+    beyond_narrow,
+    rate_bits_per_s,
+    saturated,
+    speed_bits_per_s,
+    state_word,
+)
 from mltop.probes.collect.sysfile import LINE_BYTES, REFUSED, KeptFile, OpenFiles, number, read_known, read_number, word
 from mltop.probes.model import Gap, LinkSample
 from mltop.probes.model.vocabulary import LinkFault
@@ -27,9 +34,8 @@ class RdmaPort(Port):
     """Keep one object while the device exists. ``has_chardev`` is for the owner to set, and the interface with
     ``adopt``.
 
-    Each look asks for the state, the flap counter and the bytes. Asking costs the firmware, not only this process: most
-    counter files are a management datagram each, ``rate`` and ``phys_state`` a port query each. So all others follow
-    every five seconds, and at once when the state or the flap counter has changed.
+    Asking costs the firmware, not only this process: most counter files are a management datagram each, ``rate`` and
+    ``phys_state`` a port query each.
     """
 
     def __init__(self, facts: PortFacts, subject: str, open_files: OpenFiles, turn: int = 0) -> None:
@@ -39,19 +45,15 @@ class RdmaPort(Port):
         self.has_chardev: bool | None = None
         names = ("state", "phys_state", "rate")
         self._files = {name: KeptFile(f"{facts.folder}/{name}", open_files, LINE_BYTES) for name in names}
-        self._state: str | None = None
-        self._physical_state: str | None = None
-        self._rate_bits_per_s: float | None = None
-        self._refused: str | None = None  # why the port is not asked any more
         self._unreadable: dict[str, str] = {}  # by file, why it has no value now
         folders = [f"{facts.folder}/counters", f"{facts.folder}/hw_counters"]
         if facts.is_first_port:
-            folders.append(f"{facts.folder}/../../hw_counters")  # the device's own are told once
+            folders.append(f"{facts.folder}/../../hw_counters")  # the device's own are reported once
         paths = counter_files(folders)
         pairs = [pair for pair in _BYTE_COUNTERS if pair[0] in paths and pair[1] in paths]
         self._has_bytes = bool(pairs)
         self._received, self._sent, unit_bytes = pairs[0] if pairs else ("", "", 1)
-        # Bytes and flaps at each look, all other counters seldom.
+        self._flaps = LINK_DOWNED
         self._counters = Counters(paths, (LINK_DOWNED, self._received, self._sent), open_files, stops=True)
         self._is_wide = False  # a value has shown that this driver's counters are wider than the classic ones
         self.meter = ByteMeter(unit_bytes)
@@ -66,34 +68,22 @@ class RdmaPort(Port):
     def replaced(self) -> bool:
         return self._files["state"].replaced()
 
-    def read(self, now: float) -> LinkSample:
-        before = self._state, self._counters.values.get(LINK_DOWNED)
-        self._state = self._meaning("state", parsing.state_word)
-        self.gone = before[0] is not None and self._state is None and self._refused is None
-        self._counters.read()
-        if self._pace.is_due(now) or before != (self._state, self._counters.values.get(LINK_DOWNED)):
-            self._pace.done(now)
-            self._read_seldom()
-        values = self._counters.values
+    def _complete(self, sample: LinkSample) -> None:
         self.gone = self.gone or (self.netdev is not None and self.netdev.gone)
-        sample = self._base()
-        sample.state, sample.physical_state = self._state, self._physical_state
-        sample.rate_bits_per_s = self._rate_bits_per_s
-        rates = self.meter.rates(now, values.get(self._received), values.get(self._sent))
-        sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
-        sample.saturated = [] if self._is_wide else parsing.saturated(values)
+        sample.saturated = [] if self._is_wide else saturated(sample.counters)
         sample.error = self._refused or self._counters.refused
         sample.has_chardev = self.has_chardev
-        sample.counters = dict(values)
         if self.netdev is not None:
             self.netdev.merge_into(sample)
-        return sample
+
+    def _read_state(self) -> None:
+        self._state = self._meaning("state", state_word)
 
     def _read_seldom(self) -> None:
-        self._physical_state = self._meaning("phys_state", parsing.state_word)
-        self._rate_bits_per_s = self._meaning("rate", parsing.rate_bits_per_s)
+        self._physical_state = self._meaning("phys_state", state_word)
+        self._rate_bits_per_s = self._meaning("rate", rate_bits_per_s)
         self._counters.read_seldom()
-        self._is_wide = self._is_wide or parsing.beyond_narrow(self._counters.values)
+        self._is_wide = self._is_wide or beyond_narrow(self._counters.values)
         if self.netdev is not None:
             self.netdev.read()
 
@@ -105,7 +95,7 @@ class RdmaPort(Port):
             content = self._files[name].read()
         except OSError as error:
             if error.errno in REFUSED:
-                self._refused = str(Refused(name, error))
+                self._refused = refusal(name, error)
             else:
                 self._unreadable[name] = error.strerror or type(error).__name__
             return None
@@ -180,7 +170,6 @@ def vanished(sample: LinkSample, fault: LinkFault) -> LinkSample:
 
 
 _IFF_UP = 0x1  # linux/if.h: switched on by the administrator
-_FLAPS = "carrier_down_count"
 
 
 def counter_paths(folder: str, names: tuple[str, ...], prefix: str = "") -> dict[str, str]:
@@ -256,31 +245,17 @@ class NetDevice(Port):
         self._facts = facts
         self._state_file = KeptFile(f"{facts.folder}/operstate", open_files, LINE_BYTES)
         paths = counter_paths(facts.folder, CARRIER + BYTES + ERRORS + DETAILS)
-        self._counters = Counters(paths, (_FLAPS, "rx_bytes", "tx_bytes"), open_files, stops=False)
+        self._flaps, self._received, self._sent = "carrier_down_count", "rx_bytes", "tx_bytes"
+        self._counters = Counters(paths, (self._flaps, self._received, self._sent), open_files, stops=False)
         self._bond: dict[str, int] = {}
-        self._state: str | None = None
-        self._physical: str | None = None
-        self._speed: float | None = None
         self._mtu: int | None = None
 
     def replaced(self) -> bool:
         return self._state_file.replaced()
 
-    def read(self, now: float) -> LinkSample:
-        counters = self._counters
-        before = self._state, counters.values.get(_FLAPS)
-        self._read_state()
-        counters.read()
-        if self._pace.is_due(now) or before != (self._state, counters.values.get(_FLAPS)):
-            self._pace.done(now)
-            self._read_seldom()
-        sample = self._base()
-        sample.state, sample.physical_state = self._state, self._physical
-        sample.rate_bits_per_s, sample.mtu = self._speed, self._mtu
-        sample.counters = {**counters.values, **self._bond}
-        rates = self.meter.rates(now, counters.values.get("rx_bytes"), counters.values.get("tx_bytes"))
-        sample.rx_bytes_per_s, sample.tx_bytes_per_s = rates
-        return sample
+    def _complete(self, sample: LinkSample) -> None:
+        sample.mtu = self._mtu
+        sample.counters.update(self._bond)
 
     def vanished(self) -> LinkSample:
         is_there = self._facts.pci_folder is not None and os.path.exists(self._facts.pci_folder)
@@ -289,7 +264,7 @@ class NetDevice(Port):
     def gaps(self) -> list[Gap]:
         gaps = [self.gap("state", why="its operstate cannot be read")] if self._state is None else []
         gaps += [self.gap(counter, why=why) for counter, why in self._counters.unreadable.items()]
-        if self._state == "UP" and self._speed is None:
+        if self._state == "UP" and self._rate_bits_per_s is None:
             gaps.append(self.gap("rate", why="the driver names no speed", kind="unsupported"))
         return gaps + self.meter.gaps(self.subject)
 
@@ -298,20 +273,18 @@ class NetDevice(Port):
         self._counters.close()
 
     def _read_state(self) -> None:
-        before = self._state
         try:
             self._state = (word(self._state_file.read()) or "").upper() or None
         except OSError:
             self._state = None
-        self.gone = before is not None and self._state is None
 
     def _read_seldom(self) -> None:
         folder = self._facts.folder
         self._counters.read_seldom()
         # EINVAL here is no failure: so it answers for an interface that is down.
-        self._speed = parsing.speed_bits_per_s(read_known(f"{folder}/speed"))
+        self._rate_bits_per_s = speed_bits_per_s(read_known(f"{folder}/speed"))
         self._mtu = read_number(f"{folder}/mtu")
-        self._physical = _physical_state(read_known(f"{folder}/flags"), read_known(f"{folder}/carrier"))
+        self._physical_state = _physical_state(read_known(f"{folder}/flags"), read_known(f"{folder}/carrier"))
         self._bond = bond_ports(folder)
 
     def _base(self) -> LinkSample:

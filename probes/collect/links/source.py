@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from mltop.probes.collect.links import discovery
-from mltop.probes.collect.links.parsing import natural
+from mltop.probes.collect.links.discovery import natural
 from mltop.probes.collect.links.ports import MergedInterface, NetDevice, RdmaPort
 from mltop.probes.collect.sysfile import OpenFiles
 from mltop.probes.collect.timing import FIRST_LOOK, Pace

@@ -21,10 +21,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, BinaryIO, Callable
 
-from mltop.probes.collect.logs.anchors import events_in
+from mltop.probes.collect.logs.anchors import events_in, numbers
 from mltop.probes.collect.logs.parser import MOST_SPEAKERS, LogParser, pattern_of, quoted, step_in
 from mltop.probes.collect.logs.prefixes import Clock, is_by_host, speaker_of, without_colours
-from mltop.probes.collect.logs.rows import numbers
 from mltop.probes.collect.logs.scanning import Scanner, blocks
 from mltop.probes.collect.logs.tracebacks import FRAME, event_of_exception, place_of
 from mltop.probes.collect.records.files import error_json

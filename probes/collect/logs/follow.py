@@ -14,23 +14,69 @@ import stat
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable
 
-from mltop.probes.collect.logs.parser import LogParser
+from mltop.probes.collect.logs.parser import LogParser, quoted
 from mltop.probes.collect.logs.pipes import Destination, FileId, PipeReaders
-from mltop.probes.collect.logs.prefixes import Clock
+from mltop.probes.collect.logs.prefixes import Clock, speaker_of, without_colours
 from mltop.probes.collect.logs.scanning import Scanner
 from mltop.probes.collect.ranks.access import user_name
 from mltop.probes.collect.redaction.values import shown_text, without_tokens
 from mltop.probes.model import Gap, LogLine, RankSample
+from mltop.probes.model.acts import LogTail
 from mltop.probes.model.evidence.logs import EventKind, LogEvent, LogFile
 from mltop.probes.model.sample import MAX_LOG_LINES
 from mltop.probes.model.text import clean
 from mltop.probes.model.units import size_words
 from mltop.probes.model.vocabulary import LogLineKind
+from mltop.probes.system.files import BadFile, open_regular
 from mltop.probes.system.paths import proc
+
+MOST_BYTES = 256 * 1024  # of one file
+MOST_LINES = 500
+
+
+def last_lines(pid: int, most: int, behind_pipes: Mapping[FileId, Destination] | None = None) -> list[LogTail]:
+    """Of standard output and error, where these are regular files; a file that is both comes once. ``behind_pipes``:
+    what ranks of this node write to through others; of those files without lines that say that another rank wrote them.
+    """
+    behind = behind_pipes or {}
+    wanted: list[tuple[str, FileId | None, RankSample | None]] = [
+        *((f"{proc()}/{pid}/fd/{number}", None, None) for number in (1, 2)),
+        *((each.path, file, each.writers[pid]) for file, each in behind.items() if pid in each.writers),
+    ]
+    tails: dict[FileId, LogTail] = {}
+    why = ""
+    for path, file, rank in wanted:
+        try:
+            with os.fdopen(open_regular(path), "rb") as stream:
+                status = os.fstat(stream.fileno())
+                found = (status.st_dev, status.st_ino)
+                if found not in tails and file in (None, found):  # else another one by now
+                    stream.seek(max(0, status.st_size - MOST_BYTES))
+                    text = stream.read(MOST_BYTES).decode("utf-8", "replace").rstrip("\n")
+                    lines = [line for line in text.split("\n") if rank is None or _may_be_of(line, rank)]
+                    lines = lines[-min(most, MOST_LINES) :]
+                    # Of a progress bar that was written over, its last state.
+                    last_states = [line.rstrip("\r").rpartition("\r")[2] for line in lines if line or len(lines) > 1]
+                    shown = [quoted(without_colours(line)) for line in last_states]
+                    name = without_tokens(clean(os.readlink(path), 1024))
+                    tails[found] = LogTail(name, status.st_size, status.st_mtime, shown)
+        except BadFile:
+            why = why or "it writes to a pipe or a terminal, not to a file"
+        except OSError as error:
+            why = why or (error.strerror or "")
+    return list(tails.values()) or [LogTail("", why=why or "it has no output")]
+
+
+def _may_be_of(line: str, rank: RankSample) -> bool:
+    speaker, _ = speaker_of(without_colours(line))
+    number = speaker.task if speaker.rank is None and rank.launcher == "srun" else speaker.rank
+    return number is None or number == rank.rank
+
 
 KEPT_S = 3600.0
 LINGERS_S = 3.0  # who reads the pipe of a rank that has ended writes its last words so much later, at most

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 from mltop.probes.collect.ranks import procfs
-from mltop.probes.collect.ranks.identity import variables_of
 from mltop.probes.collect.sysfile import read_text
 from mltop.probes.model import RankSample
 from mltop.probes.system.paths import proc
@@ -129,7 +128,7 @@ class PipeReaders:
 
     def _take_slurms(self, found: dict[FileId, Destination], ranks: list[RankSample], processes: list[_Open]) -> None:
         for writer in (each for each in processes if each.name in _OF_JOB):
-            job = _slurm_job(writer.pid)
+            job = procfs.read_variables(proc(), writer.pid, ("SLURM_JOB_ID",)).get("SLURM_JOB_ID", "")
             files = [one for one in writer.files if writer.name == "srun" or one[0] in (1, 2)]
             for rank in ranks if job else ():
                 if rank.job.partition("/")[0] == job and rank.uid == writer.uid:  # behind "/": which server in the job
@@ -212,9 +211,3 @@ def _behind(pipes: list[str], readers: dict[str, list[_Open]]) -> Iterator[_Open
         written = (pipe for reader in here for pipe in reader.writes if pipe not in reader.reads)
         pipes = [pipe for pipe in dict.fromkeys(written) if pipe not in passed]
         passed.update(pipes)
-
-
-def _slurm_job(pid: int) -> str:
-    with suppress(OSError):
-        return variables_of(procfs.read_environ(proc(), pid)).get("SLURM_JOB_ID", "")
-    return ""

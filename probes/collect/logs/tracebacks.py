@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
-from mltop.probes.collect.logs.anchors import events_in
-from mltop.probes.collect.logs.rows import Fields, by_name
+from mltop.probes.collect.logs.anchors import Fields, by_name, events_in
 from mltop.probes.model.evidence.logs import EventKind, Speaker
 
 MOST_LINES = 2_000  # of one block: RecursionError's are long

@@ -9,7 +9,6 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 from mltop.probes.collect.sysfile import number, read_known, read_link, word
@@ -30,10 +29,6 @@ _NO_EXTENDED_BYTES = 256  # the size of a configuration space without an extende
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-class Unreadable(Exception):
-    """The extended configuration space cannot be read."""
-
-
 def upstream_ports(device_path: str) -> list[str]:
     """The bridges above a device, from its resolved path (…/pci0000:00/0000:00:01.0/0000:18:00.0)."""
     folder, bridges = os.path.dirname(device_path), []
@@ -50,20 +45,18 @@ def acs_of(ports: Iterable[str], known: dict[str, bool | None]) -> bool | None:
     answers = []
     for port in ports:
         if port not in known:
-            known[port] = None
-            with suppress(Unreadable):
-                known[port] = source_validation(f"{port}/config")
+            known[port] = source_validation(f"{port}/config")
         answers.append(known[port])
     return True if True in answers else None if None in answers else False
 
 
-def source_validation(path: str) -> bool:
-    """Whether ACSCtl has SrcValid+ in a bridge's ``config``. Raises Unreadable."""
+def source_validation(path: str) -> bool | None:
+    """Whether ACSCtl has SrcValid+ in a bridge's ``config``; None where its extended part cannot be read."""
     try:
         with open(path, "rb", buffering=0) as config:
             return _walk(config.fileno())
-    except OSError as error:
-        raise Unreadable(str(error)) from error
+    except (OSError, struct.error):
+        return None
 
 
 def _walk(descriptor: int) -> bool:
@@ -71,10 +64,7 @@ def _walk(descriptor: int) -> bool:
         return False
     at = _EXTENDED_AT
     for _ in range(_MOST_CAPABILITIES):
-        data = os.pread(descriptor, 8, at)
-        if len(data) < 8:
-            raise Unreadable("cut off")
-        header, _capability, control = struct.unpack("<IHH", data)
+        header, _capability, control = struct.unpack("<IHH", os.pread(descriptor, 8, at))
         if header in (0, 0xFFFFFFFF):
             return False
         if header & 0xFFFF == _ACS_CAPABILITY:

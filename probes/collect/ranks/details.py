@@ -81,7 +81,8 @@ class Versions:
         due = not is_complete and (self._looks <= OFTEN or self._looks % SELDOM == 0)
         if due and not self._waits:
             self._waits = True
-            _READER.ask(self)
+            _start_reader(os.getpid())
+            _asked.put(self)
 
     def read(self) -> None:
         """In the reader's thread."""
@@ -95,25 +96,18 @@ class Versions:
         self._waits = False
 
 
-class _Reader:
-    """The thread that reads, from the first question on."""
-
-    def __init__(self) -> None:
-        self._asked: SimpleQueue[Versions] = SimpleQueue()
-        self._pid = 0
-
-    def ask(self, versions: Versions) -> None:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            threading.Thread(target=self._run, name="versions", daemon=True).start()
-        self._asked.put(versions)
-
-    def _run(self) -> None:
-        while True:
-            self._asked.get().read()
+_asked: SimpleQueue[Versions] = SimpleQueue()
 
 
-_READER = _Reader()
+@cache
+def _start_reader(_own_pid: int) -> None:
+    """The thread that reads, from the first question on; another one after a fork."""
+    threading.Thread(target=_read_on, name="versions", daemon=True).start()
+
+
+def _read_on() -> None:
+    while True:
+        _asked.get().read()
 
 
 def versions_of(root: str, pid: int) -> dict[str, str]:

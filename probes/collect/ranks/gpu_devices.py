@@ -3,7 +3,7 @@
 The devices that it has open tell it, unless it opened all that it may use, as torch does to count them: then, and
 where they cannot be seen, CUDA_VISIBLE_DEVICES and the rank's number on its node. What these numbers count from depends
 on who may use which devices: a container and Slurm with ConstrainDevices number anew. Where two readings are possible
-neither is told.
+neither is reported.
 
 Sources: /proc/PID/fd (proc_pid_fd(5)), /proc/PID/environ, CUDA C++ Programming Guide "CUDA Environment Variables",
 NVIDIA Container Toolkit (NVIDIA_VISIBLE_DEVICES), gres.conf(5) and srun(1) of Slurm.
@@ -15,11 +15,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mltop.probes.collect.ranks.access import named, permission_gap
-from mltop.probes.collect.ranks.procfs import read_environ, variables
+from mltop.probes.collect.ranks.procfs import read_variables
 from mltop.probes.collect.sysfile import read_link
 from mltop.probes.collect.timing import Pace
 from mltop.probes.model import Gap, GpuSample, RankSample
@@ -42,21 +41,10 @@ _OUTSIDE = "run mltop on the host, or start the container with --pid=host"
 
 
 @dataclass
-class _Watched:
-    """``opened``: the minor numbers of its open devices, None: they cannot be seen. ``is_apart``: in a container."""
-
-    started_at: float | None
-    pace: Pace
-    environ: dict[str, str]
-    is_apart: bool
-    opened: frozenset[int] | None = None
-
-
-@dataclass(frozen=True)
 class Claim:
-    """What is known of one rank: its number on the node, the minor numbers of the devices that it has open (None: not
-    known), its variables. ``has_own``: no other rank of its job on this node has the same CUDA_VISIBLE_DEVICES, and
-    there are others. ``is_apart``: in a container.
+    """What is known of one rank: its number on the node, the minor numbers of the devices that it has open (None: they
+    cannot be seen), its variables. ``has_own``: no other rank of its job on this node has the same
+    CUDA_VISIBLE_DEVICES, and there are others. ``is_apart``: in a container.
     """
 
     local_rank: int | None = None
@@ -64,6 +52,17 @@ class Claim:
     environ: Mapping[str, str] = field(default_factory=dict)
     has_own: bool = False
     is_apart: bool = False
+
+    @property
+    def visible(self) -> str | None:
+        return self.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@dataclass
+class _Watched:
+    started_at: float | None
+    pace: Pace
+    claim: Claim
 
 
 class GpuDevices:
@@ -78,21 +77,22 @@ class GpuDevices:
 
         Returns gaps about those whose devices cannot be seen, and about processes on GPUs that may be any rank's.
         """
-        untold = []
+        unlisted = []
         for rank in ranks:
             if rank.gpus:
                 rank.gpus_by = "nvml"
             elif gpus and rank.state != "Z":
-                untold.append(rank)
-        self._watched = {rank.pid: self._look(rank, now) for rank in untold}
-        of_job = Counter(rank.job_key for rank in untold)
-        alike = Counter((rank.job_key, self._visible(rank)) for rank in untold)
-        for rank in untold:
-            watched = self._watched[rank.pid]
-            has_own = alike[rank.job_key, self._visible(rank)] == 1 < of_job[rank.job_key]
-            claim = Claim(rank.local_rank, watched.opened, watched.environ, has_own, watched.is_apart)
+                unlisted.append(rank)
+        self._watched = {rank.pid: self._look(rank, now) for rank in unlisted}
+        of_job = Counter(rank.job_key for rank in unlisted)
+        claims = {rank.pid: self._watched[rank.pid].claim for rank in unlisted}
+        alike = Counter((rank.job_key, claims[rank.pid].visible) for rank in unlisted)
+        for rank in unlisted:
+            claim = claims[rank.pid]
+            claim.local_rank = rank.local_rank
+            claim.has_own = alike[rank.job_key, claim.visible] == 1 < of_job[rank.job_key]
             rank.gpus, rank.gpus_by = gpus_of(claim, gpus)
-        hidden = [rank for rank in untold if not rank.gpus and self._watched[rank.pid].opened is None]
+        hidden = [rank for rank in unlisted if not rank.gpus and claims[rank.pid].opened is None]
         why = f"the open devices of {counted(len(hidden), 'rank')}{named(rank.user for rank in hidden)} cannot be read"
         gaps = [permission_gap("gpus", why=f"{why}, and NVML lists no process of theirs")] if hidden else []
         foreign = {process.pid for gpu in gpus for process in unplaced(gpu, ranks)}
@@ -101,21 +101,16 @@ class GpuDevices:
             gaps.append(Gap.about("gpu processes", why=why, fix=_OUTSIDE))
         return gaps
 
-    def _visible(self, rank: RankSample) -> str | None:
-        return self._watched[rank.pid].environ.get("CUDA_VISIBLE_DEVICES")
-
     def _look(self, rank: RankSample, now: float) -> _Watched:
         watched = self._watched.get(rank.pid)
         if watched is None or watched.started_at != rank.started_at:
             folder, own = f"{self._root}/{rank.pid}", f"{self._root}/self"
             is_apart = read_link(f"{folder}/ns/mnt") != read_link(f"{own}/ns/mnt")
-            environ: dict[str, str] = {}
-            with suppress(OSError):
-                environ = variables(read_environ(self._root, rank.pid), _NAMES)
-            watched = _Watched(rank.started_at, Pace(*_PAUSES_S), environ, is_apart)
+            environ = read_variables(self._root, rank.pid, _NAMES)
+            watched = _Watched(rank.started_at, Pace(*_PAUSES_S), Claim(environ=environ, is_apart=is_apart))
         if watched.pace.is_due(now):
             watched.pace.done(now)
-            watched.opened = _opened(f"{self._root}/{rank.pid}/fd")
+            watched.claim.opened = _opened(f"{self._root}/{rank.pid}/fd")
         return watched
 
 
@@ -140,16 +135,16 @@ def gpus_of(claim: Claim, gpus: Sequence[GpuSample]) -> tuple[list[int], str]:
         return opened, "open devices"
     usable = _usable(claim, opened, gpus)
     visible = _visible(claim, opened, usable, gpus)
-    told = _told(claim, visible)
-    if told and (not opened or set(told) <= set(opened)):
-        return told, "environment"
+    named = _by_environment(claim, visible)
+    if named and (not opened or set(named) <= set(opened)):
+        return named, "environment"
     most = usable if visible is None else visible
     if opened and most is not None and set(opened) < set(most):
         return opened, "open devices"  # several, but not all that it may use
     return [], ""
 
 
-def _told(claim: Claim, visible: list[int] | None) -> list[int]:
+def _by_environment(claim: Claim, visible: list[int] | None) -> list[int]:
     """What its variables and its number on the node say."""
     if visible is None or len(visible) == 1 or claim.has_own:
         return visible or []
@@ -159,7 +154,7 @@ def _told(claim: Claim, visible: list[int] | None) -> list[int]:
 
 def _visible(claim: Claim, opened: list[int], usable: list[int] | None, gpus: Sequence[GpuSample]) -> list[int] | None:
     """The GPUs that CUDA numbers from 0 for it, in its order; None: unknown."""
-    text = claim.environ.get("CUDA_VISIBLE_DEVICES")
+    text = claim.visible
     words = [] if text is None else [word.strip() for word in text.split(",")]
     if text is not None and not all(_is_number(word) for word in words):
         named = [_named(word, gpus) for word in words]

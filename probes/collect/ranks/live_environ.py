@@ -63,13 +63,11 @@ def read_live_environ(root: str, pid: int, start_ticks: int) -> bytes:
 def live_variables(pid: int, names: Collection[str]) -> dict[str, str]:
     """These variables of a process as it is now; where that cannot be read, as it was started."""
     root = paths.proc()
-    content = b""
-    with suppress(OSError):
-        content = procfs.read_environ(root, pid)
     with suppress(OSError, Unreadable):
         ticks = procfs.read_stat(root, pid).start_ticks
-        content = procfs.from_memory(root, pid, lambda: read_live_environ(root, pid, ticks)) or content
-    return procfs.variables(content, names)
+        if content := procfs.from_memory(root, pid, lambda: read_live_environ(root, pid, ticks)):
+            return procfs.variables(content, names)
+    return procfs.read_variables(root, pid, names)
 
 
 class _Memory:

@@ -244,6 +244,14 @@ def variables(environ: bytes, names: Collection[str]) -> dict[str, str]:
     return found
 
 
+def read_variables(root: str, pid: int, names: Collection[str]) -> dict[str, str]:
+    """These of a process's environment at its last exec; none where that cannot be read."""
+    try:
+        return variables(read_environ(root, pid), names)
+    except OSError:
+        return {}
+
+
 @cache
 def boot_time(root: str) -> float | None:
     """When the machine started, unix s. Read once: with many CPUs /proc/stat takes milliseconds."""

@@ -219,14 +219,14 @@ def _without_repetitions(candidates: list[Rank]) -> list[Rank]:
     Of one user's claims: what another one sets takes nobody's rank away.
     """
     best: dict[tuple[int | None, _Key], int] = {}
+    claims: list[tuple[Rank, tuple[int | None, _Key], int]] = []
     for rank in candidates:
-        best[_claimed(rank)] = max(best.get(_claimed(rank), 0), _claim(rank))
-    return [rank for rank in candidates if _claim(rank) == best[_claimed(rank)]]
-
-
-def _claimed(rank: Rank) -> tuple[int | None, _Key]:
-    level, job, number = rank.identity.key
-    return rank.process.uid, (level, job, -rank.process.pid if number is None else number)
+        level, job, number = rank.identity.key
+        claimed = rank.process.uid, (level, job, -rank.process.pid if number is None else number)
+        claim = 2 * (rank.process.role in PYTHON_ROLES) + (rank.top.ppid > 1)
+        claims.append((rank, claimed, claim))
+        best[claimed] = max(best.get(claimed, 0), claim)
+    return [rank for rank, claimed, claim in claims if claim == best[claimed]]
 
 
 def most_of_each_user(ranks: list[Rank], gpu_pids: set[int], most: int) -> list[Rank]:
@@ -241,10 +241,6 @@ def most_of_each_user(ranks: list[Rank], gpu_pids: set[int], most: int) -> list[
         return rank.process.pid not in gpu_pids, rank.process.start_ticks, rank.process.pid
 
     return [rank for own in by_user.values() for rank in sorted(own, key=place)[:most]]
-
-
-def _claim(rank: Rank) -> int:
-    return 2 * (rank.process.role in PYTHON_ROLES) + (rank.top.ppid > 1)
 
 
 def _dead_ranks(tree: Tree, ranks: list[Rank]) -> list[DeadRank]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from mltop.probes.collect.ranks.live_environ import live_variables
-from mltop.probes.collect.records.files import Place, pipe_of, places_of
+from mltop.probes.collect.records.files import pipe_of, places_of
 from mltop.probes.collect.records.flight_recorder import FlightRecord, MemberLists, read_flight_record
 from mltop.probes.collect.redaction.values import shown_path
 from mltop.probes.collect.sysfile import read_link
@@ -64,11 +64,11 @@ def _records(request: dict[str, Any], members: MemberLists) -> RankRecords:
     return found
 
 
-def _record(place: Place, request: dict[str, Any], members: MemberLists) -> FlightRecord | None:
+def _record(place: str, request: dict[str, Any], members: MemberLists) -> FlightRecord | None:
     """None where there is no such file, or only one that is as old as those that were read before."""
-    shown = shown_path(place.path) or "its record"
+    shown = shown_path(place) or "its record"
     _say(json.dumps(shown))
-    path, after = _seen_from_here(place.path, request["pid"]), request["written_after"]
+    path, after = _seen_from_here(place, request["pid"]), request["written_after"]
     if not os.path.lexists(path):
         return None
     with suppress(OSError):

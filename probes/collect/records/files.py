@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mltop.probes.collect.records.values import rank_number
 from mltop.probes.model.sample import START_SLACK_S
@@ -27,35 +27,27 @@ _TORCHCOMMS_NAME = ".cache/torchcomm_fr_trace_"
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 
 
-class Place(NamedTuple):
-    """Where a record of a rank may lie. ``chosen``: the job says so, rather than torch by itself."""
-
-    path: str
-    chosen: bool
-
-
 def rank_of_name(name: str) -> int | None:
     """7 of ``comm_lib_trace_rank_7``, ``_dump_7.json``, ``rank_7.json``; None of a name without a number at its end."""
     match = _NAME.fullmatch(name)
     return rank_number(match["rank"]) if match is not None and match["prefix"] else None
 
 
-def places_of(environ: Mapping[str, str], rank: int, cwd: str = "") -> list[Place]:
+def places_of(environ: Mapping[str, str], rank: int, cwd: str = "") -> list[str]:
     """Where the records of a rank with these variables lie, the first that exists counts. Relative to ``cwd``."""
     chosen = [
         environ[name] for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") if environ.get(name)
     ]
-    places = [Place(f"{prefix}{rank}", True) for prefix in chosen[:1]]
+    prefixes = chosen[:1]  # the job's choice before what torch does by itself
     torchcomms = environ.get("TORCHCOMM_FR_DUMP_TEMP_FILE", "")
-    places += [Place(f"{torchcomms}{rank}", True)] if torchcomms else []
+    prefixes += [torchcomms] if torchcomms else []
     home = environ.get("HOME", "")
     cache = environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
-    usual = [f"{cache}/{_IN_CACHE}"] if cache and not chosen else []
-    usual += [_OLD_PREFIX] if not chosen else []
-    usual += [f"{home}/{_TORCHCOMMS_NAME}"] if home and not torchcomms else []
-    usual += [_ASCEND_PREFIX]
-    places += [Place(f"{prefix}{rank}", False) for prefix in usual]
-    return [Place(os.path.join(cwd, place.path), place.chosen) for place in places if cwd or place.path.startswith("/")]
+    prefixes += [f"{cache}/{_IN_CACHE}"] if cache and not chosen else []
+    prefixes += [_OLD_PREFIX] if not chosen else []
+    prefixes += [f"{home}/{_TORCHCOMMS_NAME}"] if home and not torchcomms else []
+    prefixes += [_ASCEND_PREFIX]
+    return [os.path.join(cwd, f"{prefix}{rank}") for prefix in prefixes if cwd or prefix.startswith("/")]
 
 
 def pipe_of(environ: Mapping[str, str], rank: int) -> str:
@@ -94,6 +86,7 @@ def read_of(
     path: Path | str, most_bytes: int, *, started_at: float | None = None, uid: int | None = None, links: bool = True
 ) -> tuple[bytes, float]:
     """The content, and when it was written (unix s). Raises Unusable."""
+    too_large = f"it is larger than {size_words(most_bytes)}, the most that mltop reads of such a file"
     try:
         descriptor = open_regular(path, links=links)
     except BadFile:
@@ -107,12 +100,10 @@ def read_of(
         if started_at is not None and status.st_mtime < started_at - START_SLACK_S:
             raise Unusable("it is older than the process: an earlier job wrote it")
         if status.st_size > most_bytes:
-            raise Unusable(f"it is larger than {size_words(most_bytes)}, the most that mltop reads of such a file")
+            raise Unusable(too_large)
         return b"".join(blocks(descriptor, most_bytes, Path(path))), status.st_mtime
     except BadFile:
-        raise Unusable(
-            f"it is larger than {size_words(most_bytes)}, the most that mltop reads of such a file"
-        ) from None
+        raise Unusable(too_large) from None
     except OSError as error:
         raise Unusable(f"it cannot be read: {error.strerror or error}") from None
     finally:

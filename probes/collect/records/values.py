@@ -12,8 +12,7 @@ from typing import Any
 from mltop.probes.collect.records.pickles import LIST_BYTES, MOST_MEMORY, TABLE_BYTES, CutOff, Malformed
 from mltop.probes.collect.redaction.shapes import clipped
 from mltop.probes.collect.redaction.values import without_tokens
-from mltop.probes.collect.stacks.frames import WRAPPERS, last_name
-from mltop.probes.collect.stacks.ownership import short_file
+from mltop.probes.collect.stacks.frames import WRAPPERS, last_name, short_file
 from mltop.probes.model.receipt import MOST_RANK_NUMBERS, MOST_TIME_S
 
 MOST_NAME = 120  # characters of the name of a group, an operation, a function

@@ -15,12 +15,13 @@ from mltop.probes.collect.stacks.frames import (
     FORKS,
     LOKY,
     cut_at_child_root,
+    is_users,
     last_name,
     normalise,
     python_frames,
+    short_file,
     without_depth,
 )
-from mltop.probes.collect.stacks.ownership import is_users, short_file
 from mltop.probes.collect.stacks.process import TaskFacts
 from mltop.probes.collect.stacks.waiting import code_of, transfer, waiting_in
 from mltop.probes.model import Frame, StackDigest

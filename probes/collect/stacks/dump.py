@@ -12,8 +12,7 @@ from mltop.probes.collect.ranks.roles import is_python_name
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.collect.stacks import pyspy
 from mltop.probes.collect.stacks.digest import Origin, digest_threads, is_idle_worker, main_thread, places, stack_key
-from mltop.probes.collect.stacks.frames import FORKS, LOKY, python_frames, redact_threads
-from mltop.probes.collect.stacks.ownership import is_users
+from mltop.probes.collect.stacks.frames import FORKS, LOKY, is_users, python_frames, redact_threads
 from mltop.probes.collect.stacks.process import (
     STOPPED,
     ProcessFacts,

@@ -16,9 +16,8 @@ import pytest
 from mltop.probes.agent.protocol import Message, Request
 from mltop.probes.agent.requests import Requests
 from mltop.probes.agent.sampler import guarded
-from mltop.probes.collect.dcgm.exporter import Exporter, Silence
-from mltop.probes.collect.filesystems.mounts import parse
-from mltop.probes.collect.filesystems.source import WatchedMount
+from mltop.probes.collect.dcgm.readers import Exporter, Silence
+from mltop.probes.collect.filesystems.source import WatchedMount, parse_mounts
 from mltop.probes.collect.host.processes import Processes
 from mltop.probes.collect.kernel_log.decode import decode
 from mltop.probes.collect.kernel_log.records import Record
@@ -47,12 +46,12 @@ S, TOKEN = "hunter2", "hf_abcdefgh12"
     ],
 )  # fmt: skip
 def test_what_a_mounts_device_is(line: str, shown: str) -> None:
-    samples = [WatchedMount(mount).sample(0.0) for mount in parse(line)]
+    samples = [WatchedMount(mount).sample(0.0) for mount in parse_mounts(line)]
     assert [sample.device for sample in samples] == ([shown] if shown else [])
 
 
 def test_where_something_is_mounted() -> None:
-    assert WatchedMount(parse(f"x /home/{TOKEN}/data nfs rw 0 0")[0]).sample(0.0).mount == "/home/***/data"
+    assert WatchedMount(parse_mounts(f"x /home/{TOKEN}/data nfs rw 0 0")[0]).sample(0.0).mount == "/home/***/data"
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from typing import IO
 import pytest
 
 from mltop.probes.agent.sampler import with_errors
-from mltop.probes.collect.logs.follow import LogFollower
+from mltop.probes.collect.logs.follow import LogFollower, last_lines
 from mltop.probes.collect.logs.pipes import PipeReaders
-from mltop.probes.collect.logs.tail import last_lines
 from mltop.probes.model import LogLine, RankDeath, RankSample
 from mltop.probes.record import read_recording
 from tests.slurm import slurm_cluster

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from mltop.probes.collect.logs.tail import MOST_BYTES, last_lines
+from mltop.probes.collect.logs.follow import MOST_BYTES, last_lines
 
 
 @contextmanager

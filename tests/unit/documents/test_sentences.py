@@ -26,7 +26,7 @@ ACTIONS_OF_KEYS = {"binding.action", "hint.action", "other.action"}
 # What others wrote may be read: nobody gives it as data. File → whose words they are.
 WRITTEN_BY_OTHERS: dict[str, str] = {
     "probes/collect/kernel_log/decode.py": "the kernel and its drivers",
-    "probes/collect/kernel_log/history.py": "the kernel and its drivers",
+    "probes/collect/kernel_log/source.py": "the kernel and its drivers",
     "probes/collect/kernel_log/scan.py": "the kernel and its drivers",
     "probes/collect/logs/tracebacks.py": "torch and Python, in a job's logs",
     "probes/judge/deaths.py": "torch and Python, which say in words that a peer is gone",

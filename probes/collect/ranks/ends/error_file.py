@@ -47,12 +47,11 @@ def error_file_of(root: str, pid: int, uid: int | None, launcher: int, since: fl
     """Of a rank that lives. In a container it is found by way of its launcher, which may live longer."""
     if uid is None or root != "/proc":
         return None
+    path = procfs.read_variables(root, pid, (_VARIABLE,)).get(_VARIABLE, "")
     try:
-        environ = procfs.read_environ(root, pid)
         is_ours = os.readlink(f"{root}/{pid}/ns/mnt") == os.readlink(f"{root}/self/ns/mnt")
     except OSError:
         return None
-    path = procfs.variables(environ, (_VARIABLE,)).get(_VARIABLE, "")
     if not path.startswith("/") or len(path) > _LONGEST_PATH or (not is_ours and launcher <= 1):
         return None
     return ErrorFile(path if is_ours else f"{root}/{launcher}/root{path}", uid, since or 0.0)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.collect.dcgm.dcgmi import parse_discovery, parse_row
-from mltop.probes.collect.dcgm.exporter import is_of_dcgm, parse
-from mltop.probes.collect.dcgm.rows import Row
+from mltop.probes.collect.dcgm.readers import Row, is_of_dcgm, parse, parse_discovery, parse_row
 from mltop.probes.collect.sysfile import sysfs_bus_id
 from mltop.probes.model import GpuSample
 from tests.fakes.dcgm_exporter import ALWAYS, PROFILING, RENAMED, gpu_lines, line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.collect.filesystems import mounts
+from mltop.probes.collect.filesystems import source as mounts
 
 TABLE = r"""
 sysfs /sys sysfs rw,nosuid 0 0
@@ -35,7 +35,7 @@ none
 
 
 def test_real_and_network_filesystems_are_watched_once() -> None:
-    kept, left_out = mounts.chosen(mounts.parse(TABLE))
+    kept, left_out = mounts.watched_mounts(mounts.parse_mounts(TABLE))
     assert left_out == 0
     assert [(m.path, m.kind, m.read_only, m.is_network) for m in kept] == [
         ("/", "ext4", False, False),
@@ -51,23 +51,27 @@ def test_real_and_network_filesystems_are_watched_once() -> None:
 
 def test_a_later_mount_on_the_same_path_covers_the_earlier_one() -> None:
     table = "/dev/sda /data ext4 rw 0 0\nserver:/x /data nfs rw 0 0\n"
-    assert [(m.path, m.device) for m in mounts.chosen(mounts.parse(table))[0]] == [("/data", "server:/x")]
+    assert [(m.path, m.device) for m in mounts.watched_mounts(mounts.parse_mounts(table))[0]] == [
+        ("/data", "server:/x")
+    ]
 
 
 def test_of_one_filesystem_the_writable_and_then_the_shortest_path_is_kept() -> None:
     table = "/dev/sda /a ext4 ro 0 0\n/dev/sda /data/long ext4 rw 0 0\n/dev/sda /data2 ext4 rw 0 0\n"
-    assert [m.path for m in mounts.chosen(mounts.parse(table))[0]] == ["/data2"]
+    assert [m.path for m in mounts.watched_mounts(mounts.parse_mounts(table))[0]] == ["/data2"]
 
 
 def test_fuse_mounts_of_one_source_name_are_several_filesystems() -> None:
     table = "s3fs /data fuse.s3fs rw 0 0\ns3fs /models fuse.s3fs rw 0 0\n"
-    found, _ = mounts.chosen(mounts.parse(table))
+    found, _ = mounts.watched_mounts(mounts.parse_mounts(table))
     assert [mount.path for mount in found] == ["/data", "/models"]
 
 
 def test_the_root_of_a_container_or_a_diskless_node_is_watched() -> None:
-    assert [m.path for m in mounts.chosen(mounts.parse("overlay / overlay rw 0 0\n"))[0]] == ["/"]
-    assert [m.path for m in mounts.chosen(mounts.parse("root / tmpfs rw 0 0\nt /tmp tmpfs rw 0 0\n"))[0]] == [
+    assert [m.path for m in mounts.watched_mounts(mounts.parse_mounts("overlay / overlay rw 0 0\n"))[0]] == ["/"]
+    assert [
+        m.path for m in mounts.watched_mounts(mounts.parse_mounts("root / tmpfs rw 0 0\nt /tmp tmpfs rw 0 0\n"))[0]
+    ] == [
         "/",
         "/tmp",
     ]
@@ -76,7 +80,7 @@ def test_the_root_of_a_container_or_a_diskless_node_is_watched() -> None:
 def test_of_too_many_the_shared_ones_stay() -> None:
     local = [f"/dev/sd{n} /disk/{n:02} ext4 rw 0 0" for n in range(60)]
     shared = [f"server:/v{n} /net/{n} nfs rw 0 0" for n in range(3)]
-    kept, left_out = mounts.chosen(mounts.parse("\n".join(local + shared)))
+    kept, left_out = mounts.watched_mounts(mounts.parse_mounts("\n".join(local + shared)))
     assert (len(kept), left_out) == (mounts.MAX_MOUNTS, 23)
     assert sum(m.is_network for m in kept) == 3
 

@@ -11,21 +11,20 @@ import pytest
 
 from mltop.probes.collect.host.machine import (
     MODULES,
-    Load,
-    OpenFiles,
-    Uptime,
+    SMALL_FILES,
     driver_version,
     judged,
     read_clock,
     read_governor,
     read_modules,
-    read_small_files,
+    read_uptime,
 )
 from mltop.probes.collect.host.memory import Swapping, read_huge_pages, read_memory_errors
 from mltop.probes.collect.host.part import Part, Reading
 from mltop.probes.collect.host.rates import PressureStall
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+LOAD, OPEN_FILES, *SINGLE_FIELDS = SMALL_FILES
 
 
 def write(root: Path, files: dict[str, str]) -> str:
@@ -181,18 +180,25 @@ def test_files_that_are_one_field_each(tmp_path: Path) -> None:
             },
         )
     )
-    assert read_small_files(root) == Reading({"clocksource": "hpet", "ptrace_scope": 1, "lustre_health": "NOT HEALTHY"})
+    expected = ({"clocksource": "hpet"}, {"ptrace_scope": 1}, {"lustre_health": "NOT HEALTHY"})
+    assert [file.part(root)(0.0, ()) for file in SINGLE_FIELDS] == [Reading(values) for values in expected]
     (tmp_path / "sys/fs/lustre/health_check").unlink()
+    (tmp_path / "sys/devices/system/clocksource/clocksource0/current_clocksource").unlink()
     write(tmp_path, {"proc/sys/kernel/yama/ptrace_scope": "strange"})
-    assert kinds(read_small_files(root)) == {"host.ptrace_scope": "unknown", "host.lustre_health": "unsupported"}
+    gaps = [kinds(file.part(root)(0.0, ())) for file in SINGLE_FIELDS]
+    assert gaps == [
+        {"host.clocksource": "unknown"},
+        {"host.ptrace_scope": "unknown"},
+        {"host.lustre_health": "unsupported"},
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "1 2", "a b c", "1 2 3 4"])
 def test_open_files(tmp_path: Path, text: str) -> None:
-    part = OpenFiles(write(tmp_path, {"proc/sys/fs/file-nr": "1000\t100\t5000\n"}))
-    assert part.read(0.0, ()).values == {"open_files": 900, "open_files_max": 5000}
+    part = OPEN_FILES.part(write(tmp_path, {"proc/sys/fs/file-nr": "1000\t100\t5000\n"}))
+    assert part(0.0, ()).values == {"open_files": 900, "open_files_max": 5000}
     write(tmp_path, {"proc/sys/fs/file-nr": text})
-    assert kinds(part.read(0.0, ())) == {"host.{open_files,open_files_max}": "unknown"}
+    assert kinds(part(0.0, ())) == {"host.{open_files,open_files_max}": "unknown"}
 
 
 CLOCK = "host.{clock_synchronized,clock_error_s}"
@@ -243,7 +249,7 @@ def test_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("part", "field", "path"),
-    [(Uptime("").read, "uptime_s", "/proc/uptime"), (Load("").read, "load_5m", "/proc/loadavg")],
+    [(lambda *_: read_uptime(""), "uptime_s", "/proc/uptime"), (LOAD.part(""), "load_5m", "/proc/loadavg")],
 )
 def test_this_machines_own(part: Part, field: str, path: str) -> None:
     told = [float(word) for word in Path(path).read_text().split()[:2]]

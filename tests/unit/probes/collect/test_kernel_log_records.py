@@ -22,8 +22,8 @@ def local(text: str) -> float:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (b"4,17,2500000,-;some text\n SUBSYSTEM=pci\n", Record(BOOT_AT + 2.5, 4, "some text", 17)),
-        (b"12,18,0,-,caller=T1;a\\x0ab\\xc3\\xa9\\x5c", Record(BOOT_AT, 4, "a\nbé\\", 18, by_user=True)),
+        (b"4,17,2500000,-;some text\n SUBSYSTEM=pci\n", Record(BOOT_AT + 2.5, 4, "some text")),
+        (b"12,18,0,-,caller=T1;a\\x0ab\\xc3\\xa9\\x5c", Record(BOOT_AT, 4, "a\nbé\\", by_user=True)),
         (b"[   12.500000] some text", Record(BOOT_AT + 12.5, None, "some text")),
         (b"[   12.500000][  T291] some text", Record(BOOT_AT + 12.5, None, "some text")),
         (b"<3>[   12.500000] some text", Record(BOOT_AT + 12.5, 3, "some text")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mltop.probes.collect.links import parsing
+from mltop.probes.collect.links import discovery as parsing
 from mltop.probes.collect.links.counters import ByteMeter
 from mltop.probes.collect.sysfile import number
 

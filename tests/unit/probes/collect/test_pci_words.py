@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mltop.probes.collect.pci import source
-from mltop.probes.collect.pci.source import Unreadable, kind_of, source_validation, upstream_ports
+from mltop.probes.collect.pci.source import kind_of, source_validation, upstream_ports
 from mltop.probes.collect.sysfile import same_bus, sysfs_bus_id
 from tests.fakes.sysfs import acs_config
 
@@ -158,9 +158,5 @@ def test_source_validation_of_a_bridge(tmp_path: Path, config: bytes, is_on: boo
 @pytest.mark.parametrize("config", [bytes(64), b"", acs_config(on=True)[:0x14A]])
 def test_a_space_that_is_cut_off_is_unreadable(tmp_path: Path, config: bytes) -> None:
     (tmp_path / "config").write_bytes(config)
-    with pytest.raises(Unreadable):
-        source_validation(str(tmp_path / "config"))
-    with pytest.raises(Unreadable):
-        source_validation(str(tmp_path / "missing"))
-    with pytest.raises(Unreadable):
-        source_validation("/proc/self/mem")
+    for path in (str(tmp_path / "config"), str(tmp_path / "missing"), "/proc/self/mem"):
+        assert source_validation(path) is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mltop.probes.agent.protocol import Message
 from mltop.probes.investigate.probing.board import MOST_OF_A_NODE, Board, event_of
 from mltop.probes.investigate.probing.member import Member, cannot_of, place_of, readiness_of
 from mltop.probes.investigate.probing.report import Measured, judged, torchrun_command
@@ -15,13 +16,17 @@ from mltop.probes.investigate.probing.wanted import ProbeWanted
 from mltop.probes.judge.kernel_lines import MOST_LINES, merge
 from mltop.probes.model.probe import ProbeEvent, ProbeReport
 from mltop.probes.model.vocabulary import ProbeKind
-from mltop.tui.commands.doctor import checks_of
+from mltop.tui.commands.doctor import Check, answer_of
 from mltop.tui.report.check import print_kernel
 from mltop.tui.report.probe import print_probe
 from tests.builders.matmul_results import gpu
 
 GOOD = {"name": "nvml", "state": "ok", "why": "answers", "fix": ""}
 WILD: list[Any] = [None, 0, -1, 1e308, 10**400, "", "x" * 100_000, [], {}, [[]], {"a": {}}, True]
+
+
+def checks_of(data: dict[str, Any]) -> list[Check] | str:
+    return answer_of(Message("done", data=data))
 
 
 def test_a_doctors_answer_is_read_or_it_is_said_that_it_cannot_be() -> None:

@@ -17,11 +17,10 @@ from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.registry import ALL_RULES, RULE_OF
 from mltop.probes.judge.health.rule import HOLD_KEY, Expectations
 from mltop.tui.commands.config import answer, lines
-from mltop.tui.config.checks import check_rules, check_screen
-from mltop.tui.config.effective import load, with_options
+from mltop.tui.config.effective import check_rules, check_screen, load, with_options
 from mltop.tui.config.settings import RAMPS, Config, Named, Source
 from mltop.tui.render import palette
-from mltop.tui.state.choices import CHOICES, Chosen
+from mltop.tui.state.lists import CHOICES, Chosen
 from tests.builders.health_samples import node_h100
 from tests.others import somebody_elses
 

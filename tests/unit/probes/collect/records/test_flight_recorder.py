@@ -168,14 +168,14 @@ def test_a_file_that_is_too_large(tmp_path: Path) -> None:
 
 def test_where_records_lie() -> None:
     usual = ["/home/ann/.cache/torch/comm_lib_trace_rank_3", "/tmp/nccl_trace_rank_3"]
-    assert [place.path for place in places_of({"HOME": "/home/ann"}, 3)][:2] == usual
-    assert places_of({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, 3)[0].path == "/c/torch/comm_lib_trace_rank_3"
+    assert places_of({"HOME": "/home/ann"}, 3)[:2] == usual
+    assert places_of({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, 3)[0] == "/c/torch/comm_lib_trace_rank_3"
     chosen = {"TORCH_FR_DUMP_TEMP_FILE": "/a/b_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/other_", "HOME": "/h"}
     first, *others = places_of(chosen, 3)
-    assert (first.path, first.chosen) == ("/a/b_3", True)
-    assert not any("nccl" in place.path or "comm_lib" in place.path for place in others)
-    assert places_of({"TORCH_FR_DUMP_TEMP_FILE": "dumps/r"}, 3, "/work")[0].path == "/work/dumps/r3"
-    assert all(place.path.startswith("/") for place in places_of({"TORCH_FR_DUMP_TEMP_FILE": "dumps/r"}, 3))
+    assert first == "/a/b_3"
+    assert not any("nccl" in place or "comm_lib" in place for place in others)
+    assert places_of({"TORCH_FR_DUMP_TEMP_FILE": "dumps/r"}, 3, "/work")[0] == "/work/dumps/r3"
+    assert all(place.startswith("/") for place in places_of({"TORCH_FR_DUMP_TEMP_FILE": "dumps/r"}, 3))
     assert pipe_of({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/p/x"}, 3) == "/p/x3.pipe"
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mltop.probes.collect.stacks.frames import normalise
-from mltop.probes.collect.stacks.ownership import is_users, short_file
+from mltop.probes.collect.stacks.frames import is_users, normalise, short_file
 
 SITE = "/opt/v/lib/python3.11/site-packages/"
 
