@@ -100,7 +100,7 @@ def doing_cell(doing: Doing, now: float, *, where: bool = False) -> Cell:
     return EitherCell(f"{word} {seconds(age_s)}", style, f"{_BRIEF.get(doing.state, word)} {rough_time(age_s)}")
 
 
-_BRIEF: dict[WorkState, str] = {"alone": "alone"}
+_BRIEF: dict[WorkState, str] = {"alone": "alone", "quiet": "stuck?"}
 _WITH_AGE = frozenset({"waits", "stands", "stalled", "quiet", "alone", "starved"})
 
 
