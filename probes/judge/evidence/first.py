@@ -87,6 +87,9 @@ def _of_nobody(attempt: Attempt, roots: list[LogEvent]) -> First:
     if _are_alike(roots) and len(ranks) > 1 and len(roots) in (1, len(ranks)):
         events = [replace(roots[0], rank=rank, node=attempt.nodes.get(rank, "")) for rank in ranks]
         return _failed(attempt, events)
+    asserts = [event for event in roots if event.kind == "device_assert"]
+    if asserts and all(event.topic == "device assert" for event in roots):
+        roots = asserts
     if _are_alike(roots) and not attempt.ranks:
         return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
     return First("no data", events=roots[:4])
@@ -283,7 +286,8 @@ def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
     unheard = tuple(rank for rank in attempt.ranks if rank not in found.known)
     if named is not None or (found.how == "launched" and not unheard and not attempt.is_thinned):
         return named or found
-    return replace(found, how="no data", lacking=silent.lacking or unheard)
+    lacking = tuple(rank for rank in silent.lacking or unheard if rank not in waiters)
+    return replace(found, how="no data", lacking=lacking)
 
 
 def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:
