@@ -217,6 +217,7 @@ RANKS: tuple[Row, ...] = (
     row(r"`NCCL WARN Call to` .{0,80}?(?:failed|returned).{0,40}?Connection (?:refused|reset)", "peer_lost"),
     row(r"`NCCL WARN Call to` ibv_modify_qp .{0,20}?failed .{0,20}?timed out", "peer_lost"),
     row(r"`NCCL WARN Call to` ibv_(?:create|reg|alloc|open|query|get|modify)\w* .{0,20}?failed", "exception"),
+    row(r"`NCCL WARN Cuda failure` (?:\d+ )?'(?!driver shutting down)", "exception"),
     row(r"Test `CUDA failure` \S+:\d+ '", "exception"),  # nccl-tests
     row(r"`NCCL WARN Error while creating` shared memory segment", "exception"),
     row(r"`NET/IB`P? ?: (?P<device>[\w.-]+):\d+.{0,20}? async .{0,10}?(?:fatal )?event", "port"),

@@ -114,8 +114,16 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
 
 def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
     """What is known of a node only is the same as what is known of a rank there: Slurm's word of an out-of-memory kill
-    beside the launcher's of SIGKILL. But of a node that failed its ranks are only the victims.
+    beside the launcher's of SIGKILL; NCCL's warning beside the exception of a rank whose node nobody says. But of a
+    node that failed its ranks are only the victims.
     """
+    of_ranks = (event for subject, events in by_subject.items() if isinstance(subject, int) for event in events)
+    raised = {event.topic for event in of_ranks if not event.node}
+    by_subject = {
+        subject: events
+        for subject, events in by_subject.items()
+        if isinstance(subject, int) or not {event.topic for event in events} <= raised - {None}
+    }
     down = {event.node for events in by_subject.values() for event in events if event.kind == "node_failure"}
     by_subject = {
         subject: events

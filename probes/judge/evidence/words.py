@@ -72,7 +72,7 @@ def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
 def _who(attempt: Attempt, first: First) -> str:
     if not first.ranks:
         event = first.best if first.how == "failed" else None
-        pid = event.pid or event.speaker.pid if event is not None else None
+        pid = first.pid if event is not None else None
         where = f" on {first.nodes[0]}" if len(first.nodes) == 1 else ""
         if event is not None and event.process:
             return f"{event.process}{f' (pid {pid}{where})' if pid is not None else where}"
