@@ -87,9 +87,8 @@ def _of_nobody(attempt: Attempt, roots: list[LogEvent]) -> First:
     if _are_alike(roots) and len(ranks) > 1 and len(roots) in (1, len(ranks)):
         events = [replace(roots[0], rank=rank, node=attempt.nodes.get(rank, "")) for rank in ranks]
         return _failed(attempt, events)
-    asserts = [event for event in roots if event.kind == "device_assert"]
-    if asserts and all(event.topic == "device assert" for event in roots):
-        roots = asserts
+    if all(event.topic == "device assert" for event in roots):  # the assertion, and the error that repeats it
+        roots = [event for event in roots if event.kind == "device_assert"] or roots
     if _are_alike(roots) and not attempt.ranks:
         return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
     return First("no data", events=roots[:4])
@@ -117,8 +116,8 @@ def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, l
     beside the launcher's of SIGKILL; NCCL's warning beside the exception of a rank whose node nobody says. But of a
     node that failed its ranks are only the victims.
     """
-    of_ranks = (event for subject, events in by_subject.items() if isinstance(subject, int) for event in events)
-    raised = {event.topic for event in of_ranks if not event.node}
+    every = (event for events in by_subject.values() for event in events)
+    raised = {event.topic for event in every if event.rank is not None and not event.node}
     by_subject = {
         subject: events
         for subject, events in by_subject.items()
