@@ -198,6 +198,14 @@ LAUNCHERS: tuple[Row, ...] = (
         "oom_kill",
         **_KILLED_FOR_MEMORY,
     ),
+    row(
+        r"(?<![\w.-])(?P<node>[a-z\d][\w.-]{0,80}) \d{1,4}/\d{1,4} `Evicted`",
+        "node_failure",  # of kubectl get pods
+    ),
+    row(r"`Task launch for` (?:StepId=)?[\d.+]+ failed on node (?P<node>[\w.-]+): ", "node_failure"),
+    row(r"`There are not enough slots` available in the system", "exception"),
+    row(r"`ORTE was unable to` reliably start one or more daemons", "exception"),
+    row(r"slurmstepd: `error: execve\(\): `\S", "exception"),
     row(r"`Remote daemon: `\[\[\d+,\d+\],\d+\] on node (?P<node>[\w.-]+)", "node_failure"),
     row(r"error: `Node failure` on (?P<node>[\w.-]+)", "node_failure"),
     row(r"Received (?:Signals\.SIG)?(?:SIGINT|2) `death signal`", "interrupted"),
@@ -225,6 +233,11 @@ LAUNCHERS: tuple[Row, ...] = (
 
 _VARIES = re.compile(r"Tensor(?:Dtypes|DeviceTypes)=.*|\s+")
 _CRASHES = "|".join(SIGNALS)
+# In C++ exceptions of a rank that waits for others, or whose process is ending.
+_OF_A_TEARDOWN = (
+    r".{0,300}?(?:\[Rank|\bPG\b|NCCL|c10d|gloo|TCPStore|[Ww]atchdog|[Cc]onnect|[Ss]ocket|[Pp]eer|[Bb]arrier"
+    r"|[Bb]roken pipe|Timed out|(?<!launch)\Wtimed out|driver shutting down|EPIPE)"
+)
 _ABORTED: Fields = {"how": "signal", "code": 6}
 
 
@@ -240,6 +253,12 @@ RANKS: tuple[Row, ...] = (
         r"`caught collective op`eration timeout: ?WorkNCCL\(SeqNum=(?P<sequence>\d+), ?OpType=(?P<op>\w+)"
         r"(?:, ?(?P<sizes>NumelIn=\d+, ?NumelOut=\d+))?(?:, ?\w[\w ]*=[^,()]*)*?, ?"
         r"Timeout\(ms\)=\d+\)(?: ran for (?P<ran_ms>\d+) milli)?",
+        "collective_timeout",
+        ran_s=None,
+    ),
+    row(  # a terminal wrapped it within a word
+        r"`caught collective op`eration timeout: ?WorkNCCL\(SeqNum=(?P<sequence>\d+), (?:OpType=(?P<op>\w+),)?"
+        r"(?!.{0,200}?Timeout\(ms\))",
         "collective_timeout",
         ran_s=None,
     ),
@@ -284,7 +303,11 @@ RANKS: tuple[Row, ...] = (
     row(r"`Read error` \[(?P<peer>[\w.:-]+)\]:\d+: Connection reset by peer", "peer_lost"),
     row(r"c`onnectFullMesh failed`", "peer_lost"),
     row(r"`NCCL WARN Call to` .{0,80}?(?:failed|returned).{0,40}?Connection (?:refused|reset)", "peer_lost"),
-    row(r"`NCCL WARN Call to` ibv_(?:create|reg|alloc|open|query|get)\w* .{0,20}?failed", "exception"),
+    row(r"`NCCL WARN Call to` ibv_modify_qp .{0,20}?failed .{0,20}?timed out", "peer_lost"),
+    row(r"`NCCL WARN Call to` ibv_(?:create|reg|alloc|open|query|get|modify)\w* .{0,20}?failed", "exception"),
+    row(r"`NCCL WARN Cuda failure` (?:\d+ )?'(?!driver shutting down)", "exception"),
+    row(r"Test `CUDA failure` \S+:\d+ '", "exception"),  # nccl-tests
+    row(r"`NCCL WARN Error while creating` shared memory segment", "exception"),
     row(r"`NET/IB`P? ?: (?P<device>[\w.-]+):\d+.{0,20}? async .{0,10}?(?:fatal )?event", "port"),
     row(
         r"(?:\[Rank (?P<rank>\d+)\]|\[PG [^\[\]]{1,120}\]) (?:NCCL |Process group )?"
@@ -315,6 +338,10 @@ RANKS: tuple[Row, ...] = (
     # ROCm's runtime, before it aborts the process
     row(r"`HW Exception by GPU` .{0,120}?reason ?:", "exception", device="GPU"),
     row(r"Memory `access fault by GPU` \S", "exception", device="GPU"),
+    row(r"`aborting with error : HSA_STATUS_ERROR`", "exception", device="GPU"),
+    row(r"`libgomp: Thread creation failed`", "exception"),
+    # C++'s, of an exception that nobody caught
+    row(rf"^ `what\(\): ` (?!{_OF_A_TEARDOWN})\S", "exception"),
     # absl's handler, of JAX and Ray, and the shell's word for it
     row(r"`\*\*\* SIG`(?P<signal>SEGV|BUS|ABRT|ILL|FPE) .{0,120}?received ", "fatal_signal"),
     row(rf"^(?P<signal>{_CRASHES}) `\(core dumped\)`", "fatal_signal"),

@@ -60,7 +60,7 @@ _ENDS = re.compile(
 _LAST = 5  # lines in which "maybe" is the end of all, not of a part
 # Words of training and serving, of which a log of another kind has hardly any.
 _OF_TRAINING = re.compile(
-    r"\b(?:torch\w*|cuda|nccl|rccl|hccl|gpus?|ranks?|epochs?|train(?:ing|er)?|checkpoints?|loss|vllm|sglang|deepspeed"
+    r"\b(?:torch\w*|c10d|cuda|nccl|rccl|hccl|gpus?|ranks?|epochs?|train(?:ing|er)?|checkpoints?|loss|vllm|sglang|deepspeed"
     r"|megatron|ray(?:let)?|jax|xla|srun|slurm\w*|mpi\w*|horovod|lightning|tensors?|tokens?|models?|batch(?:es)?)\b"
 )
 _LEAST_WORDS = 2

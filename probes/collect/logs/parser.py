@@ -10,10 +10,10 @@ from typing import Any, Callable, Union
 
 from mltop.probes.collect.logs.anchors import THINNED, events_in, group_of
 from mltop.probes.collect.logs.prefixes import Clock, pieces, speaker_of, without_colours
+from mltop.probes.collect.logs.topics import topic_of
 from mltop.probes.collect.logs.tracebacks import (
     BOXED,
     IGNORED,
-    LAUNCHERS,
     MISSING,
     MISSING_RANKS,
     TRACEBACK,
@@ -267,8 +267,9 @@ class LogParser:
         is_cut = at_end and self.file.is_cut
         if not is_cut:
             block.close()
-        if block.chain and not block.is_ignored and not LAUNCHERS.search(block.chain[-1].name):
-            kind, fields, words = block.fields()
+        found = block.fields() if block.chain and not block.is_ignored else None
+        if found is not None:
+            kind, fields, words = found
             if block.of_rank is not None:
                 fields["rank"] = block.of_rank
             if is_cut and kind == "exception" and block.last_line >= self.file.lines:
@@ -338,7 +339,7 @@ class LogParser:
             at=at if at is not None else near if is_block else self.clock.last_stamp(self.before()),
             is_dated=at is not None,
             pattern=pattern_of(text),
-            **{"rank": speaker.rank, "node": speaker.node, **fields},
+            **{"rank": speaker.rank, "node": speaker.node, "topic": topic_of(kind, text), **fields},
         )
         self.file.events.append(event)
         if kind == "exception" and count > _MOST_ALIKE + _MOST_RAISED:  # one in the middle is forgotten

@@ -58,8 +58,8 @@ _PREFIXES = (
     re.compile(r"\s*\[RankMonServer(?P<pid>\d{1,8})@(?P<node>[\w.-]{1,80}):(?P<rank>\d{1,8})\]:? ?"),
     re.compile(r"\s*(?:\[[^\]\n]{8,40}\] )?(?P<node>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[\d{1,3}\] "),
     re.compile(
-        r"\s*\[(?:[\w.@-]{1,80}@)?(?:\d{1,8},)?(?:mpirank:)?(?P<task>\d{1,6})(?:,(?P<node>[\w.-]{1,60}))?\]"
-        r"<std(?:out|err)>:? ?"
+        r"\s*(?:20\d\d-[\dT:.-]{10,22}Z?: )?\[(?:[\w.@-]{1,80}@)?(?:\d{1,8},)?(?:mpirank:)?(?P<task>\d{1,6})"
+        r"(?:,(?P<node>[\w.-]{1,60}))?\]<std(?:out|err)>:? ?"
     ),
     re.compile(r"\s*(?P<task>\d{1,6}): "),
     re.compile(r"\s*(?:\w{3} [ \d]\d [\d:.]+|[\dT:.+-]{19,35}) (?P<node>[\w.-]{1,80}) kernel: "),

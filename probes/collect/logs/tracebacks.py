@@ -31,12 +31,16 @@ _EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Ex
 # What a launcher, a logger or the training loop writes next is nobody's message.
 _OTHERS_LINE = re.compile(
     r"\[?20\d\d(?:[-/]\d\d[-/]|\d{4}[- ]\d\d:)|\[?[IWEF]\d{3,4} \d\d:|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|\d{1,3}%\|"
-    r"|(?:srun|slurmstepd[\w.-]*|prterun|mpirun): |[-=]{20}|Failures:$"
+    r"|\[[IWEF] \w+\.cpp:\d|terminate called after |(?:srun|slurmstepd[\w.-]*|prterun|mpirun): |[-=]{20}|Failures:$"
     r"|(?i:step|epoch|iter\w*)\b\W{0,3}\d"
 )
 _ADVICE = ("Solution:", "Possible Cause:", "TraceBack (most recent")  # Ascend's, after what was raised
 _ASCENDS_LINE = re.compile(r"\bRankID:-?\d")  # goes on with what was raised
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_SAYS_LESS = re.compile(r"DataLoader worker \(pid\(s\)")  # than what it was raised from: by which signal it ended
+# What accelerate's and DeepSpeed's launchers raise of a child that they do not tell from the others.
+_OF_LAUNCHER = re.compile(r"launch|/bin/(?:accelerate|deepspeed|torchrun):")
+_LAUNCHED = re.compile(r"Command .* (?:died with <Signals\.\w+: (?P<signal>\d+)>|exit status (?P<code>\d+))")
 _CHILD = re.compile(r"-- Process (\d{1,6}) terminated with the following error")
 _CHILD_ENDED = re.compile(
     r"process (?P<named>\d{1,6}) terminated with (?:signal SIG(?P<signal>\w+)|exit code (?P<exitcode>\d+))"
@@ -46,7 +50,11 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/b
 
 # Who raises these speaks of others: they are gone, or did not come.
 # Ascend's codes of its own devices, not of peers that it waits for; and names that this host cannot resolve.
-_OF_OWN_HOST = re.compile(r"\bE(?!I000[26]|E1002)[A-Z]\d{4}: |[Nn]ame or service not known|failure in name resolution")
+_OF_OWN_HOST = re.compile(
+    r"\bE(?!I000[26]|E1002)[A-Z]\d{4}: |[Nn]ame or service not known|failure in name resolution"
+    r"|[Aa]ddress already in use|EADDRINUSE|creating shared memory segment"
+    r"|NCCL (?:error|operation)\b.{0,200}?invalid (?:usage|argument)"  # of its caller, NCCL's documentation says
+)
 _OF_PEERS = re.compile(
     r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|DistError|RendezvousTimeoutError|RendezvousConnectionError"
     r"|RendezvousClosedError|RendezvousStateError|RendezvousGracefulExitError|ActorDiedError|RayActorError|WorkerCrashedError|NodeDiedError"
@@ -155,6 +163,7 @@ class TracebackBlock(_Block):
 
     def __post_init__(self, before: str) -> None:
         if before.strip() and len(before) <= _LONGEST_BEFORE:
+            before = before[: before.rfind("]") + 1] or before  # what the logger says of it stands in this line only
             self._logged = re.compile(_DIGITS.sub(r"\\d+", re.escape(before.rstrip())) + " ?")
 
     def take(self, text: str, number: int) -> bool:
@@ -228,11 +237,15 @@ class TracebackBlock(_Block):
             self.chain.append(Raised(self._partial, "", place_of(self._frames)))
             self.last_line = self.line + self._count
 
-    def fields(self) -> tuple[EventKind, dict[str, Any], str]:
-        """Its kind, its fields, and its words."""
+    def fields(self) -> tuple[EventKind, dict[str, Any], str] | None:
+        """Its kind, its fields, and its words. None: of what a launcher raises that says nothing of its child's end."""
         *_, last = self.chain
+        if LAUNCHERS.search(last.name):
+            launched = _LAUNCHED.match(last.message) if _OF_LAUNCHER.search(last.place) else None
+            code = launched and (int(launched["code"]) if launched["code"] else -int(launched["signal"]))
+            return ("launcher_failed", {"code": code}, last.words) if code else None
         kind, told = last.kind, last
-        if kind == "terminated" and len(self.chain) > 1:
+        if len(self.chain) > 1 and (kind == "terminated" or _SAYS_LESS.match(last.message)):
             told = self.chain[0]
             kind = told.kind
         fields: dict[str, Any] = {"place": told.place}

@@ -166,7 +166,7 @@ def _culprits(attempt: Attempt, first: First) -> list[Culprit]:
     is_process = not first.ranks and first.how == "failed" and any(event.process for event in first.events[:1])
     for node in first.nodes or ([""] if is_process else []):
         event = next((each for each in first.events if each.node == node), first.events[0])
-        pid = event.pid or event.speaker.pid if first.how == "failed" else None  # of a rank whose number nobody says
+        pid = first.pid if first.how == "failed" else None  # of a rank whose number nobody says
         where = event.place if pid is not None or is_process else ""
         found.append(Culprit(None, node, pid, reason_of(first, event), where, how=how))
     return found

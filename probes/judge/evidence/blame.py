@@ -48,5 +48,11 @@ class First:
         return self.events[0] if self.events else None
 
     @property
+    def pid(self) -> int | None:
+        """Of the only process that it rests on."""
+        pids = {event.pid or event.speaker.pid for event in self.events} - {None}
+        return pids.pop() if len(pids) == 1 else None
+
+    @property
     def is_told(self) -> bool:
         return self.how in NAMING

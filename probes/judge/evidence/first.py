@@ -87,6 +87,8 @@ def _of_nobody(attempt: Attempt, roots: list[LogEvent]) -> First:
     if _are_alike(roots) and len(ranks) > 1 and len(roots) in (1, len(ranks)):
         events = [replace(roots[0], rank=rank, node=attempt.nodes.get(rank, "")) for rank in ranks]
         return _failed(attempt, events)
+    if all(event.topic == "device assert" for event in roots):  # the assertion, and the error that repeats it
+        roots = [event for event in roots if event.kind == "device_assert"] or roots
     if _are_alike(roots) and not attempt.ranks:
         return First("failed", events=roots[:4])  # what it was is told, of a job whose ranks nobody tells apart
     return First("no data", events=roots[:4])
@@ -111,8 +113,16 @@ def _contradicted(attempt: Attempt, roots: Sequence[LogEvent]) -> First | None:
 
 def _without_covered(by_subject: dict[object, list[LogEvent]]) -> dict[object, list[LogEvent]]:
     """What is known of a node only is the same as what is known of a rank there: Slurm's word of an out-of-memory kill
-    beside the launcher's of SIGKILL. But of a node that failed its ranks are only the victims.
+    beside the launcher's of SIGKILL; NCCL's warning beside the exception of a rank whose node nobody says. But of a
+    node that failed its ranks are only the victims.
     """
+    every = (event for events in by_subject.values() for event in events)
+    raised = {event.topic for event in every if event.rank is not None and not event.node}
+    by_subject = {
+        subject: events
+        for subject, events in by_subject.items()
+        if isinstance(subject, int) or not {event.topic for event in events} <= raised - {None}
+    }
     down = {event.node for events in by_subject.values() for event in events if event.kind == "node_failure"}
     by_subject = {
         subject: events
@@ -283,7 +293,8 @@ def _of_waiting(attempt: Attempt, timeouts: Sequence[LogEvent]) -> First:
     unheard = tuple(rank for rank in attempt.ranks if rank not in found.known)
     if named is not None or (found.how == "launched" and not unheard and not attempt.is_thinned):
         return named or found
-    return replace(found, how="no data", lacking=silent.lacking or unheard)
+    lacking = tuple(rank for rank in silent.lacking or unheard if rank not in waiters)
+    return replace(found, how="no data", lacking=lacking)
 
 
 def _sick(attempt: Attempt, told: Sequence[LogEvent]) -> First | None:

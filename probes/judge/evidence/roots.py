@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.values import known
@@ -23,7 +24,19 @@ def roots_of(attempt: Attempt) -> list[LogEvent]:
     """Of their own, and neither survived nor after their rank's complaints about others."""
     found = [event for event in attempt.of_class("root") if _is_possible(event, attempt)]
     found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
+    found += _repeated(found, attempt)
     return [event for event in found if not is_later(event, attempt) and not _is_survived(event, attempt)]
+
+
+def _repeated(found: list[LogEvent], attempt: Attempt) -> list[LogEvent]:
+    """Who ends in the words of an exception of others failed, too: its traceback began before its file did."""
+    raised = {(event.file, event.pattern) for event in found if event.kind == "exception"}
+    known = {(event.rank, event.node) for event in found} | {(None, "")}
+    return [
+        replace(event, kind="exception")
+        for event in attempt.of_kind("severe")
+        if (event.rank, event.node) not in known and (event.file, event.pattern) in raised
+    ]
 
 
 def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
@@ -151,7 +164,8 @@ def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
 
 def is_before(one: LogEvent, other: LogEvent, attempt: Attempt) -> bool:
     """Surely."""
-    if one.file == other.file and not one.by_launcher and not other.by_launcher and one.rank == other.rank:
+    is_one_writer = one.file == other.file and (one.rank, one.node) == (other.rank, other.node)
+    if is_one_writer and not one.by_launcher and not other.by_launcher:
         return one.line < other.line
     if one.at is None or other.at is None or not (one.is_dated and other.is_dated):
         return False

@@ -9,7 +9,7 @@ from mltop.probes.judge.deaths import ended_by
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.values import known
-from mltop.probes.model.evidence.logs import LogEvent
+from mltop.probes.model.evidence.logs import LogEvent, Topic
 from mltop.probes.model.ranks import fold, ranks_text
 from mltop.probes.model.units import clock_time, counted, duration_words
 
@@ -72,7 +72,7 @@ def _told_failed(attempt: Attempt, first: First, event: LogEvent) -> str:
 def _who(attempt: Attempt, first: First) -> str:
     if not first.ranks:
         event = first.best if first.how == "failed" else None
-        pid = event.pid or event.speaker.pid if event is not None else None
+        pid = first.pid if event is not None else None
         where = f" on {first.nodes[0]}" if len(first.nodes) == 1 else ""
         if event is not None and event.process:
             return f"{event.process}{f' (pid {pid}{where})' if pid is not None else where}"
@@ -175,7 +175,7 @@ def _why_not(attempt: Attempt, first: First) -> str:
     if first.lacking:
         lacking = f", and of {_ranks(first.lacking)} there is too little in these files"
         no_data = f"of {_ranks(first.lacking)} too little is in these files, and all others waited{_in(first)}"
-    elif attempt.of_class("timeout"):
+    elif first.best is None or first.best.event_class == "timeout":
         no_data = f"ranks waited{_in(first)}, and no line says for which rank"
     only_victims = "these files have only what followed from it, lost connections and exit codes"
     killed_by = _launchers_signal(first)
@@ -236,6 +236,34 @@ _DO_ABOUT: dict[str, str] = {
     "died": _DO_CRASHED,
     "fatal_signal": "look for its core file",
 }
+_DO_TOPIC: dict[Topic, str] = {
+    "shm": "enlarge /dev/shm (docker --shm-size; in Kubernetes an emptyDir of medium Memory), and remove what dead "
+    "jobs left there",
+    "disk": "free space where it wrote to, or raise the quota: df -h and df -i of that path",
+    "port": "see who has that port, ss -ltnp: end it, or set another MASTER_PORT",
+    "gpu memory": "use less GPU memory (batch, sequence length, checkpointed activations, sharding), or see who else "
+    "is on that GPU",
+    "memory": _DO_ABOUT["oom_kill"],
+    "ecc": "check that GPU: mltop check on its node; drain the node if it comes again",
+    "device assert": "see what it asserts: mostly an index out of range, of labels, token ids or the vocabulary",
+    "build": "install builds that fit each other: of torch, its extensions, CUDA, and this GPU's driver",
+    "gpu fault": "see its node's dmesg for an Xid or a fault of the GPU; without one, look for the kernel in a rerun",
+    "communicator": "check that each rank has a GPU and a number of its own, and that each node was started once: "
+    "CUDA_VISIBLE_DEVICES, LOCAL_RANK, node rank",
+    "hca": "check that network port: ibstat, ulimit -l, NCCL_IB_HCA and NCCL_IB_GID_INDEX",
+    "files": "raise ulimit -n, or torch.multiprocessing.set_sharing_strategy('file_system')",
+    "threads": "raise ulimit -u or the container's limit of pids, or set OMP_NUM_THREADS",
+    "file system": "check the file system: dmesg of that node, and its servers",
+    "name": "check that its node resolves that name: DNS, /etc/hosts",
+    "checkpoint": "compare the checkpoint with the model: its configuration, vocabulary, and number of ranks",
+    "module": "install it in the environment that its node uses",
+    "path": "see that the path is there on each node, and who was to write it",
+    "slots": "give mpirun a slot for each rank: --host NODE:8, or slots=8 in the hostfile",
+}
+
+
+def _about(event: LogEvent) -> str:
+    return (_DO_TOPIC[event.topic] if event.topic else "") or _DO_ABOUT.get(event.kind, "")
 
 
 def action_for(first: First) -> str:
@@ -245,10 +273,11 @@ def action_for(first: First) -> str:
     if first.how in ("failed", "alike", "program") and event is not None:
         by_itself = event.how == "exit" and (event.code or 0) <= 128
         if event.kind not in ("exit", "died") or by_itself:
-            return _DO_ABOUT.get(event.kind, "")
+            return _about(event)
         killed_by = event.code
     if killed_by is None:
-        return _DO.get(first.how, "")
+        of_nobody = event is not None and first.how == "no data" and event.event_class == "root"
+        return _about(event) if event is not None and of_nobody else _DO.get(first.how, "")
     return _DO_KILLED if killed_by in (signal.SIGKILL, 128 + signal.SIGKILL) else _DO_CRASHED
 
 

@@ -101,6 +101,11 @@ CLASS_OF: dict[EventKind, EventClass] = {
     "world": "fact",
     "stack": "fact",
 }
+# What a failure is about, as its words say.
+Topic = Literal[
+    "shm", "disk", "port", "gpu memory", "memory", "ecc", "device assert", "build", "gpu fault", "communicator", "hca",
+    "files", "threads", "file system", "name", "checkpoint", "module", "path", "slots",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,7 @@ class LogEvent:
     pid: int | None = None
     place: str = ""
     process: str = ""
+    topic: Topic | None = None  # of a root
     pattern: str = ""  # its text without numbers: equal of those that failed alike
     is_first: bool = False  # of "exit": the launcher says that it was the first that it saw
     step: int | None = None  # the last one before it
