@@ -108,16 +108,19 @@ def routes_for(
     """How each node is reached. ``via`` "": this machine without any network, nodes of the job that we are inside of by
     srun, others by ssh.
 
-    ``allocations``: the Slurm jobs that were asked for. UsageProblem when srun cannot reach a node.
+    ``allocations``: the Slurm jobs that were asked for. UsageProblem when srun cannot reach a node, and where "local"
+    would call this machine by another one's name.
     """
     if via == "srun":
         return _by_srun(nodes, allocations or allocations_here(environ))
-    if via:
-        return (Route(via, tuple(nodes)),)
-    name = platform.node()
+    name = platform.node() or "localhost"
     here = LOCAL_NAMES | {name, name.partition(".")[0], environ.get("SLURMD_NODENAME", name)}
     local = [node for node in nodes if node in here]
     rest = [node for node in nodes if node not in here]
+    if via == "local" and rest:
+        raise UsageProblem("--via local", f"{rest[0]} is not this machine ({name})", "without -w, or --via ssh")
+    if via:
+        return (Route(via, tuple(nodes)),)
     ours = allocations_here(environ) if rest and shutil.which("srun", path=environ.get("PATH")) else []
     reached = {node for allocation in ours for node in allocation.nodes}
     routes = [Route("local", tuple(local))] if local else []

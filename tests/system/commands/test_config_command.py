@@ -50,8 +50,8 @@ def test_a_mistake_is_one_line_for_every_command_and_nothing_ends_of_it(tmp_path
 
 
 def test_targets_by_name(tmp_path: Path) -> None:
-    text = "[targets]\nprod = { nodes = 'n[1-2]', via = 'local' }\nlab = { nodes = 'n3' }\n"
-    both, all_three = ["n1", "n2"], ["n1", "n2", "n3"]
+    text = "[targets]\nprod = { nodes = ['localhost', '127.0.0.1'], via = 'local' }\nlab = { nodes = '::1' }\n"
+    both, all_three = ["127.0.0.1", "localhost"], ["127.0.0.1", "::1", "localhost"]
     asked = ((["@prod", "snapshot"], both), (["snapshot", "@prod"], both), (["@prod", "@lab", "snapshot"], all_three))
     for words, nodes in asked:
         done = mltop(*words, "--json", "--timeout", "20", cwd=tmp_path, text=text)

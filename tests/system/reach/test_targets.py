@@ -161,7 +161,12 @@ def test_this_machine_is_read_directly_and_others_by_ssh() -> None:
     ]
     assert targets.via == "local + ssh"
     assert resolve(TargetOptions(nodes=("localhost",), via="ssh")).via == "ssh"
-    assert resolve(TargetOptions(nodes=("n[1-3]",), via="local")).nodes == ("n1", "n2", "n3")
+    assert resolve(TargetOptions(nodes=(f"localhost,{HERE}",), via="local")).nodes == ("localhost", HERE)
+
+
+def test_this_machine_is_not_read_under_the_name_of_another() -> None:
+    with pytest.raises(UsageProblem, match=rf"--via local: n1 is not this machine \({HERE}\)"):
+        resolve(TargetOptions(nodes=("localhost", "n[1-3]"), via="local"))
 
 
 def test_the_login_name_may_stand_before_the_node() -> None:
