@@ -34,6 +34,7 @@ from mltop.tui.commands.options import (
     TARGETS_OR_RECORDING,
     TYPED,
     command,
+    once,
     run_command,
     taken,
     targets_named,
@@ -75,7 +76,7 @@ class MltopGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="mltop", message="%(prog)s %(version)s")
 @partial(with_options, options=TARGETS)
-@click.option("--recording", metavar="PATH", help="Show a capture or a recording instead of machines.")
+@once("--recording", metavar="PATH", help="Show a capture or a recording instead of machines.")
 @ASCII
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
 @click.option("--capture-on-hang", default="", metavar="DIR", help="Save a capture there when a job hangs.")
@@ -147,7 +148,7 @@ def check() -> None:
     cli,
     *TARGETS_OR_RECORDING,
     click.option("--samples", type=click.IntRange(1, 100), metavar="N", help="Dump N times (default: until sure)."),
-    click.option("--pid", "pids", metavar="PID[,PID]", help="These processes of one node, of a job or of none."),
+    once("--pid", "pids", metavar="PID[,PID]", help="These processes of one node, of a job or of none."),
     click.option("--native", is_flag=True, help="C frames too (slower, stops each process for ~20 ms)."),
     click.option(
         "--locals", "locals_", type=click.Choice(["ints", "none"]), default="ints", help="Integer locals, or none."
@@ -186,7 +187,7 @@ def capture() -> None:
 @command(
     cli,
     click.argument("paths", metavar="[PATH]...", nargs=-1),
-    click.option("--job", metavar="ID", help="A Slurm job: sacct and scontrol say where its output is."),
+    once("--job", metavar="ID", help="A Slurm job: sacct and scontrol say where its output is."),
     JSON,
     click.option("-v", "--verbose", is_flag=True, help="All quoted lines, and every way in which ranks ended."),
 )
@@ -212,9 +213,7 @@ def record() -> None:
     """Write samples into a file as they come, for mltop replay."""
 
 
-@command(
-    cli, click.argument("path", metavar="PATH"), click.option("--job", metavar="ID", help="Stacks of this job only.")
-)
+@command(cli, click.argument("path", metavar="PATH"), once("--job", metavar="ID", help="Stacks of this job only."))
 def replay() -> None:
     """Show a recording or a capture on the screen: play, pause, step, jump to what happened."""
 

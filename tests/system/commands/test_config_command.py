@@ -56,6 +56,9 @@ def test_targets_by_name(tmp_path: Path) -> None:
     for words, nodes in asked:
         done = mltop(*words, "--json", "--timeout", "20", cwd=tmp_path, text=text)
         assert sorted(node["node"] for node in json.loads(done.stdout)["nodes"]) == nodes, done
+    files = "[targets]\na = { hostfile = '/x' }\nb = { hostfile = '/y' }\n"
+    done = mltop("check", "@a", "@b", cwd=tmp_path, text=files)
+    assert done.returncode == 2 and b"@b: has another hostfile than the targets before it" in done.stderr, done
     done = mltop("@nope", "check", cwd=tmp_path, text=text)
     assert done.stderr == b"mltop: @nope: the configuration names no such targets (@prod, @lab) (mltop config)\n"
     assert done.returncode == 2
