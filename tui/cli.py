@@ -33,6 +33,7 @@ from mltop.tui.commands.options import (
     TARGETS,
     TARGETS_OR_RECORDING,
     TYPED,
+    Seconds,
     command,
     once,
     run_command,
@@ -205,9 +206,7 @@ def explain() -> None:
     cli,
     *TARGETS,
     click.option("-o", "path", required=True, metavar="FILE", help="A new file, .jsonl or .jsonl.gz."),
-    click.option(
-        "--for", "duration_s", type=click.FloatRange(1.0, 1e8), metavar="S", help="For so long; else until Ctrl-C."
-    ),
+    click.option("--for", "duration_s", type=Seconds(1.0, 1e8), metavar="S", help="For so long; else until Ctrl-C."),
 )
 def record() -> None:
     """Write samples into a file as they come, for mltop replay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -53,6 +54,16 @@ def gpus(text: str) -> tuple[str, ...]:
         if not _GPU.fullmatch(name):
             raise click.BadParameter(f"{_shown(name)} is neither an index nor a UUID")
     return names
+
+
+class Seconds(click.FloatRange):
+    """Not nan either, which no comparison finds out of range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
 
 
 def program(word: str) -> str:

@@ -57,11 +57,16 @@ _EMPTY = {
 
 
 def options_from(given: Mapping[str, Any]) -> TargetOptions:
-    """The options that were typed, by field. UsageProblem names one with an empty value."""
+    """The options that were typed, by field. UsageProblem names one with an empty value, or a number out of range."""
     for name, why in _EMPTY.items():
         if given.get(name) == "":
             raise UsageProblem(f"--{name} ''", why, "is a variable empty?")
-    return TargetOptions(**given)
+    options = TargetOptions(**given)
+    if not 0.1 <= options.interval_s <= 3600:
+        raise UsageProblem(f"--interval {options.interval_s:g}", "must be between 0.1 and 3600 seconds")
+    if not 0.1 <= options.timeout_s <= 86400:
+        raise UsageProblem(f"--timeout {options.timeout_s:g}", "must be between 0.1 and 86400 seconds")
+    return options
 
 
 # As useradd(8) and directory services have them, with a realm or a domain: ada, svc$, ada@lab.example, LAB+ada.
@@ -75,14 +80,6 @@ def check_words(options: TargetOptions) -> None:
         raise UsageProblem(f"--python {shown(options.python)}", why, "name it by another path: a link to it")
     if options.user and not _USER_NAME.fullmatch(options.user):
         raise UsageProblem(f"--user {shown(options.user)}", "is no user's name")
-
-
-def check_numbers(options: TargetOptions) -> None:
-    """UsageProblem names an interval or a timeout that makes no sense."""
-    if not 0.1 <= options.interval_s <= 3600:
-        raise UsageProblem(f"--interval {options.interval_s:g}", "must be between 0.1 and 3600 seconds")
-    if not 0.1 <= options.timeout_s <= 86400:
-        raise UsageProblem(f"--timeout {options.timeout_s:g}", "must be between 0.1 and 86400 seconds")
 
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "localhost.localdomain"})
@@ -193,7 +190,6 @@ class _Selection:
 
 def resolve(options: TargetOptions, environ: Mapping[str, str] = os.environ) -> Targets:
     """What the options mean. UsageProblem names the bad part in one line."""
-    check_numbers(options)
     check_words(options)
     if options.recording:
         if options.nodes or options.hostfile:

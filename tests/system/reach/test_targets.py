@@ -184,9 +184,6 @@ def test_the_login_name_may_stand_before_the_node() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (TargetOptions(interval_s=0.0), "--interval 0"),
-        (TargetOptions(interval_s=float("nan")), "--interval nan"),
-        (TargetOptions(timeout_s=-1), "--timeout -1"),
         (TargetOptions(python="/nowhere/python"), "no such program"),
         (TargetOptions(via="srun"), "--via srun: needs a Slurm job"),
         (TargetOptions(user="bob"), "--user bob: local runs as you"),
@@ -196,6 +193,19 @@ def test_the_login_name_may_stand_before_the_node() -> None:
 def test_bad_values_are_named(options: TargetOptions, words: str) -> None:
     with pytest.raises(UsageProblem, match=words):
         resolve(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"interval_s": 0.0}, "--interval 0"),
+        ({"interval_s": float("nan")}, "--interval nan"),
+        ({"timeout_s": -1}, "--timeout -1"),
+    ],
+)
+def test_numbers_out_of_range_are_named(given: dict[str, float], words: str) -> None:
+    with pytest.raises(UsageProblem, match=words):
+        options_from(given)
 
 
 def test_python_is_a_path_on_the_nodes() -> None:
