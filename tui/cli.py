@@ -175,7 +175,6 @@ def stacks() -> None:
     click.option(
         "-o",
         "directory",
-        default="",
         metavar="PATH",
         help="A new directory or .tar.gz (default: mltop-capture-TIME here).",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 from pathlib import Path
 
@@ -17,20 +16,19 @@ from mltop.tui.commands.live import (
     Machines,
     interrupt_on_signals,
     live_targets,
+    refuse_name,
     refuse_read_only,
 )
 from mltop.tui.commands.stacks import DumpProgress
 from mltop.tui.exits import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_UNREACHABLE
 
 
-def run(options: TargetOptions, directory: str, packed: bool) -> int:
+def run(options: TargetOptions, directory: str | None, packed: bool) -> int:
     """Exit 0: complete; 1: something is missing from it; 3: nothing could be written; 130: interrupted, but kept."""
     refuse_read_only(options, "capture")
     targets = live_targets(options, "is a capture already", "mltop stacks --recording DIR")
-    if directory and os.path.lexists(directory):
-        raise UsageProblem(f"-o {directory}", "exists already", "a new directory name")
-    if clean(directory) != directory:
-        raise UsageProblem(f"-o {directory}", "has characters that cannot be printed", "another name")
+    if directory is not None:
+        refuse_name(directory)
     if packed and directory and not is_archive_name(directory):
         raise UsageProblem(f"-o {directory}", "with --tar it is a file", f"-o {directory}.tar.gz")
     interrupt_on_signals()

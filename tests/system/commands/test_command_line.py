@@ -147,6 +147,15 @@ def test_help_answers_at_once() -> None:
         (["record", "-o", "/no/such/f", "--for", "inf"], "inf is not in the range"),
         (["snapshot", "--python", "/no/python"], "no such program"),
         (["capture", "-o", "/proc"], "exists already"),
+        *(
+            ([command, "-o", name], words)
+            for command in ("capture", "record")
+            for name, words in (
+                ("-", "-o '-': is not the name of a file"),
+                ("", "-o '': is not the name of a file (is a variable empty?)"),
+                ("/no/such/x", "-o /no/such/x: cannot write there: there is no such folder"),
+            )
+        ),
         (["--via", "carrier-pigeon"], "--via"),
         (["demo", "--nodes", "0"], "--nodes"),
         (["snapshot", "extra"], "extra"),
