@@ -42,7 +42,7 @@ from mltop.tui.commands.options import (
     with_options,
 )
 from mltop.tui.config.effective import effective
-from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_OUTPUT_ENDED, EXIT_USAGE
+from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_OUTPUT_ENDED, EXIT_USAGE, interrupted_by
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up)
@@ -273,7 +273,7 @@ def remove() -> None:
     """Take a GPU off the list."""
 
 
-@cli.group()
+@cli.group(no_args_is_help=False)  # its help would be one line of 600 characters on stderr
 def probe() -> None:
     """Measure what the hardware gives: exit 0 fine, 1 somebody is slow or wrong, 3 something was not measured.
 
@@ -339,7 +339,9 @@ def main() -> None:
         code = complain(usage_sentence(error))
     except UsageProblem as problem:
         code = complain(str(problem))
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt as interrupt:
+        code = interrupted_by(interrupt)
+    except click.Abort:
         code = EXIT_INTERRUPTED
     except output.OutputEnded:
         code = EXIT_OUTPUT_ENDED

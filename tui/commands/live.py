@@ -157,10 +157,10 @@ def refuse_name(path: str) -> None:
 
 
 def interrupt_on_signals() -> None:
-    """SIGTERM and SIGHUP end what runs as Ctrl-C does: what is known by then is written."""
+    """SIGTERM and SIGHUP end what runs as Ctrl-C does: what is known by then is written. ``exits.interrupted_by``."""
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on
