@@ -159,6 +159,7 @@ def test_help_answers_at_once() -> None:
         (["--via", "carrier-pigeon"], "--via"),
         (["demo", "--nodes", "0"], "--nodes"),
         (["snapshot", "extra"], "extra"),
+        (["check", "--allow-unknown", "kernel_log", "--allow-unknown", "nosuch"], "--allow-unknown nosuch: nothing"),
         (["probe"], "mltop: missing command (see mltop probe --help)"),
         ([], "is not a terminal"),
         (["demo"], "is not a terminal"),
