@@ -53,9 +53,7 @@ def run(
     ras: bool = False,
     ras_any_version: bool = False,
 ) -> int:
-    """Exit 0: every node answered; 3: some did not, or a job was not judged or none of its stacks could be read, which
-    is said; 130: interrupted.
-    """
+    """Exit 0: every node answered; 3: some did not, or a job was not judged or read; 130: interrupted."""
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets, ras = resolve(options), ras or ras_any_version
