@@ -33,14 +33,16 @@ from mltop.tui.commands.options import (
     TARGETS,
     TARGETS_OR_RECORDING,
     TYPED,
+    Seconds,
     command,
+    once,
     run_command,
     taken,
     targets_named,
     with_options,
 )
 from mltop.tui.config.effective import effective
-from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_OUTPUT_ENDED, EXIT_USAGE
+from mltop.tui.exits import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_OUTPUT_ENDED, EXIT_USAGE, interrupted_by
 
 EPILOG = """\b
 TARGETS:  -w node[01-16,20]  --hostfile FILE  --job SLURM_ID  (several add up)
@@ -75,7 +77,7 @@ class MltopGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="mltop", message="%(prog)s %(version)s")
 @partial(with_options, options=TARGETS)
-@click.option("--recording", metavar="PATH", help="Show a capture or a recording instead of machines.")
+@once("--recording", metavar="PATH", help="Show a capture or a recording instead of machines.")
 @ASCII
 @click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal.")
 @click.option("--capture-on-hang", default="", metavar="DIR", help="Save a capture there when a job hangs.")
@@ -147,7 +149,7 @@ def check() -> None:
     cli,
     *TARGETS_OR_RECORDING,
     click.option("--samples", type=click.IntRange(1, 100), metavar="N", help="Dump N times (default: until sure)."),
-    click.option("--pid", "pids", metavar="PID[,PID]", help="These processes of one node, of a job or of none."),
+    once("--pid", "pids", metavar="PID[,PID]", help="These processes of one node, of a job or of none."),
     click.option("--native", is_flag=True, help="C frames too (slower, stops each process for ~20 ms)."),
     click.option(
         "--locals", "locals_", type=click.Choice(["ints", "none"]), default="ints", help="Integer locals, or none."
@@ -173,7 +175,6 @@ def stacks() -> None:
     click.option(
         "-o",
         "directory",
-        default="",
         metavar="PATH",
         help="A new directory or .tar.gz (default: mltop-capture-TIME here).",
     ),
@@ -186,7 +187,7 @@ def capture() -> None:
 @command(
     cli,
     click.argument("paths", metavar="[PATH]...", nargs=-1),
-    click.option("--job", metavar="ID", help="A Slurm job: sacct and scontrol say where its output is."),
+    once("--job", metavar="ID", help="A Slurm job: sacct and scontrol say where its output is."),
     JSON,
     click.option("-v", "--verbose", is_flag=True, help="All quoted lines, and every way in which ranks ended."),
 )
@@ -204,17 +205,13 @@ def explain() -> None:
     cli,
     *TARGETS,
     click.option("-o", "path", required=True, metavar="FILE", help="A new file, .jsonl or .jsonl.gz."),
-    click.option(
-        "--for", "duration_s", type=click.FloatRange(1.0, 1e8), metavar="S", help="For so long; else until Ctrl-C."
-    ),
+    click.option("--for", "duration_s", type=Seconds(1.0, 1e8), metavar="S", help="For so long; else until Ctrl-C."),
 )
 def record() -> None:
     """Write samples into a file as they come, for mltop replay."""
 
 
-@command(
-    cli, click.argument("path", metavar="PATH"), click.option("--job", metavar="ID", help="Stacks of this job only.")
-)
+@command(cli, click.argument("path", metavar="PATH"), once("--job", metavar="ID", help="Stacks of this job only."))
 def replay() -> None:
     """Show a recording or a capture on the screen: play, pause, step, jump to what happened."""
 
@@ -276,7 +273,7 @@ def remove() -> None:
     """Take a GPU off the list."""
 
 
-@cli.group()
+@cli.group(no_args_is_help=False)  # its help would be one line of 600 characters on stderr
 def probe() -> None:
     """Measure what the hardware gives: exit 0 fine, 1 somebody is slow or wrong, 3 something was not measured.
 
@@ -342,7 +339,9 @@ def main() -> None:
         code = complain(usage_sentence(error))
     except UsageProblem as problem:
         code = complain(str(problem))
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt as interrupt:
+        code = interrupted_by(interrupt)
+    except click.Abort:
         code = EXIT_INTERRUPTED
     except output.OutputEnded:
         code = EXIT_OUTPUT_ENDED

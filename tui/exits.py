@@ -17,3 +17,8 @@ EXIT_LIMIT = 71
 EXIT_OUTPUT = 74
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_ENDED = 141  # as a shell says it of a program that SIGPIPE ended
+
+
+def interrupted_by(interrupt: KeyboardInterrupt) -> int:
+    """Its argument is the signal that raised it; Ctrl-C has none."""
+    return 128 + interrupt.args[0] if interrupt.args else EXIT_INTERRUPTED

@@ -21,6 +21,7 @@ from mltop.probes.model.ranks import Ranges, ranks_text
 from mltop.probes.model.text import plain_text
 from mltop.probes.record import BadRecording
 from mltop.probes.record.captures import MANIFEST, VERDICT
+from mltop.probes.record.decoding import NoCapture
 
 BEFORE_S = 3600.0  # clocks of nodes differ; a copy of a file is as new as it likes
 OTHER_TIME = "is older than the job whose logs lie beside it, or that job ended well: it is not used"
@@ -178,6 +179,9 @@ def jobs_in(captures: Sequence[Path], gaps: list[Gap]) -> Iterator[ExplainedJob]
     for path in captures:
         try:
             material, reports = rejudge(path)
+        except NoCapture:
+            gaps.append(Gap.about("log", item=str(path), why="is an archive: unpack it first"))
+            continue
         except BadRecording as problem:
             gaps.append(Gap.about("capture", item=str(path), why=str(problem).removeprefix(str(path)).lstrip(": ")))
             continue

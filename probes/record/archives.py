@@ -140,7 +140,7 @@ def capture_folder(path: Path) -> Iterator[Folder]:
 def _top(folder: Folder) -> Folder:
     """Where the manifest is: in the only folder of an archive that mltop made, or beside everything else."""
     names = folder.names(MOST_FILES)
-    if "manifest.json" not in names and len(names) == 1:
+    if list(names.values()) == [stat.S_IFDIR]:
         (name,) = names
         inner = folder.folder(name)
         inner.path = folder.path

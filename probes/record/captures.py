@@ -285,7 +285,7 @@ class _Reader:
         try:
             data = self._folder.read(MANIFEST, decoding.MOST_MANIFEST_BYTES)
         except FileNotFoundError:
-            raise BadRecording(f"{path.parent} is not an mltop capture (it has no {MANIFEST})") from None
+            raise decoding.NoCapture(f"{path.parent} is not an mltop capture (it has no {MANIFEST})") from None
         manifest = decode(data, _Manifest, str(path), decoding.MOST_MANIFEST_OBJECTS)
         check_format(manifest.mltop_capture, FORMAT, f"{path} is a capture")
         return manifest

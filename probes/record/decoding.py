@@ -52,6 +52,10 @@ class BadRecording(Exception):
     """A path that is not a capture or recording; the message is one line that says why."""
 
 
+class NoCapture(BadRecording):
+    """A folder or an archive that mltop did not make."""
+
+
 def decode(data: bytes, kind: type[Kind], where: str, most_objects: int) -> Kind:
     """JSON text as ``kind``. Raises BadRecording, whose message begins with ``where``.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 from pathlib import Path
 
@@ -17,23 +16,24 @@ from mltop.tui.commands.live import (
     Machines,
     interrupt_on_signals,
     live_targets,
+    refuse_name,
     refuse_read_only,
 )
 from mltop.tui.commands.stacks import DumpProgress
-from mltop.tui.exits import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_UNREACHABLE
+from mltop.tui.exits import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_UNREACHABLE, interrupted_by
 
 
-def run(options: TargetOptions, directory: str, packed: bool) -> int:
-    """Exit 0: complete; 1: something is missing from it; 3: nothing could be written; 130: interrupted, but kept."""
+def run(options: TargetOptions, directory: str | None, packed: bool) -> int:
+    """Exit 0: complete; 1: something is missing from it; 3: nothing could be written; 128 + a signal: ended by it, but
+    kept."""
     refuse_read_only(options, "capture")
     targets = live_targets(options, "is a capture already", "mltop stacks --recording DIR")
-    if directory and os.path.lexists(directory):
-        raise UsageProblem(f"-o {directory}", "exists already", "a new directory name")
-    if clean(directory) != directory:
-        raise UsageProblem(f"-o {directory}", "has characters that cannot be printed", "another name")
+    if directory is not None:
+        refuse_name(directory)
     if packed and directory and not is_archive_name(directory):
         raise UsageProblem(f"-o {directory}", "with --tar it is a file", f"-o {directory}.tar.gz")
     interrupt_on_signals()
+    code = EXIT_INTERRUPTED
     with Machines(targets, options, "capture") as machines:
         done: queue.SimpleQueue[CaptureResult] = queue.SimpleQueue()
         progress = DumpProgress(machines.stderr)
@@ -44,14 +44,15 @@ def run(options: TargetOptions, directory: str, packed: bool) -> int:
                 machines.stderr.failures(machines.session.view().nodes)
                 progress.show()
             result = done.get()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            code = interrupted_by(interrupt)
             running.cancel()
             result = done.get()
-    return report(result)
+    return report(result, code)
 
 
-def report(result: CaptureResult) -> int:
-    """Say what was written and what is missing; returns the exit code."""
+def report(result: CaptureResult, cancelled: int) -> int:
+    """Say what was written and what is missing; returns the exit code, ``cancelled`` of a capture that was."""
     if result.error:
         say(f"capture: {result.error}")
         return EXIT_UNREACHABLE
@@ -66,5 +67,5 @@ def report(result: CaptureResult) -> int:
     except OutputFailed as failure:
         raise OutputFailed(f"{failure}; the capture is in {result.directory}") from None
     if result.cancelled:
-        return EXIT_INTERRUPTED
+        return cancelled
     return EXIT_INCOMPLETE if result.problems else 0

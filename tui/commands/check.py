@@ -9,7 +9,7 @@ from mltop.probes.reach.targets import TargetOptions, resolve
 from mltop.tui.app.output import say
 from mltop.tui.commands.live import Machines, put_answer
 from mltop.tui.config.settings import DEFAULTS, Config
-from mltop.tui.state import NotOurs, usage_problems
+from mltop.tui.state import BadState, NotOurs
 from mltop.tui.state.lists import known_lemons
 
 BETWEEN_SAMPLES_S = 0.5
@@ -25,11 +25,17 @@ def run(
     config: Config = DEFAULTS,
 ) -> int:
     """Exit 0: fine; 1: warnings; 2: something critical; 3: something unreachable or unknown."""
-    known_bad, targets = lemons(), resolve(options)
+    known_bad, lemon_problem = lemons()
+    targets = resolve(options)
+    if allowed_unknown:
+        from mltop.tui.commands.rules import check_allowed
+
+        check_allowed(allowed_unknown)
     path = targets.recording
     machines = Machines(targets, options, "check", most_interval_s=BETWEEN_SAMPLES_S) if path is None else None
     from mltop.probes.judge.health.rule import Expectations  # while the agents start
-    from mltop.tui.commands.rules import changed, live, recorded
+    from mltop.probes.model import Unknown
+    from mltop.tui.commands.rules import LEMON_LIST, changed, live, recorded
     from mltop.tui.report.check import print_check
 
     expectations = Expectations(expect_gpus, known_bad, thresholds=config.thresholds)
@@ -38,6 +44,8 @@ def run(
             checked = live(machines, expectations)
     elif path is not None:
         checked = recorded(path, expectations)
+    if lemon_problem:
+        checked.unknown.append(Unknown("", LEMON_LIST, lemon_problem))
     checked.unknown = [
         unknown for unknown in checked.unknown if not any(fnmatchcase(unknown.what, glob) for glob in allowed_unknown)
     ]
@@ -54,10 +62,12 @@ def run(
     return checked.exit
 
 
-def lemons() -> dict[str, str]:
-    with usage_problems("lemon list"):
-        try:
-            return known_lemons()
-        except NotOurs as problem:
-            say(f"known bad GPUs are not available: {problem}")
-            return {}
+def lemons() -> tuple[dict[str, str], str]:
+    """The GPUs that are known to be bad, and why the list of them cannot be read: 2 would say that a node is broken."""
+    try:
+        return known_lemons(), ""
+    except NotOurs as problem:
+        say(f"known bad GPUs are not available: {problem}")
+        return {}, ""
+    except BadState as problem:
+        return {}, str(problem)

@@ -17,7 +17,7 @@ from mltop.probes.demo.job import JOB
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.model import NodeState, RankSample, Sample
 from mltop.probes.reach.channel import Channel
-from mltop.probes.reach.targets import TargetOptions, check_numbers
+from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.probes.system.spawn import python_command
 from mltop.tui.commands.live import verdict_text
@@ -39,7 +39,6 @@ MOST_BEFORE = 8  # nodes: with more the screen would open seconds later
 
 
 def run(options: TargetOptions, node_count: int, config: Config) -> int:
-    check_numbers(options)
     require_terminal()
     session = LiveSession("demo", demo_channels(node_count, options.interval_s), options.interval_s, verdict_text)
     before = training_before(time.time(), node_count)

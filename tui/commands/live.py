@@ -19,6 +19,7 @@ from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patienc
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
 from mltop.probes.model import SCHEMA, JobReport, NodeState
+from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
@@ -139,11 +140,27 @@ def refuse_read_only(options: TargetOptions, command: str) -> None:
         raise UsageProblem(command, "off: --read-only", "without it and without MLTOP_READ_ONLY")
 
 
-def interrupt_on_signals() -> None:
-    """SIGTERM and SIGHUP end what runs as Ctrl-C does: what is known by then is written."""
+def refuse_name(path: str) -> None:
+    """Raises UsageProblem for what is no name of a new file or folder: a command would find out after its work."""
+    if clean(path) != path:
+        raise UsageProblem(f"-o {path}", "has characters that cannot be printed", "another name")
+    if not path or path == "-":
+        raise UsageProblem(
+            f"-o '{path}'", "is not the name of a file", "is a variable empty?" if not path else "-o ./-"
+        )
+    if os.path.lexists(path):
+        raise UsageProblem(f"-o {path}", "exists already", "a new name")
+    if not os.path.isdir(Path(path).parent):  # noqa: PTH112 - False also for a name that is too long
+        raise UsageProblem(
+            f"-o {path}", "cannot write there: there is no such folder", "another name, or make it first"
+        )
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+
+def interrupt_on_signals() -> None:
+    """SIGTERM and SIGHUP end what runs as Ctrl-C does: what is known by then is written. ``exits.interrupted_by``."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup: it goes on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -55,6 +56,16 @@ def gpus(text: str) -> tuple[str, ...]:
     return names
 
 
+class Seconds(click.FloatRange):
+    """Not nan either, which no comparison finds out of range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
 def program(word: str) -> str:
     """``word``, a program on the nodes: a full path, or a name to be found on PATH there. Raises BadParameter."""
     from mltop.probes.system.spawn import why_no_program
@@ -75,6 +86,18 @@ def _shown(word: str) -> str:
 
 # The options, in the order of the help.
 
+
+def once(*names: str, **attributes: Any) -> Option:
+    """An option that says what is looked at, and may be given once: of two, one would be left out silently."""
+
+    def only(context: click.Context, option: click.Parameter, values: tuple[Any, ...]) -> Any:
+        if len(values) > 1:
+            raise click.UsageError(f"{option.opts[0]} is given {len(values)} times and takes one value", context)
+        return values[0] if values else None
+
+    return click.option(*names, multiple=True, callback=only, **attributes)
+
+
 INTERVAL_HELP = f"Between samples (default: {INTERVAL_S:g})."
 TIMEOUT_HELP = f"For the whole command (default: {TIMEOUT_S:g}; of probes: what they need). On the screen: for a login."
 INTERVAL = click.option("--interval", "interval_s", type=float, metavar="S", help=INTERVAL_HELP)
@@ -88,8 +111,8 @@ ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="No character a
 # Which machines are meant; given to nearly every command.
 TARGETS: tuple[Option, ...] = (
     click.option("-w", "nodes", multiple=True, metavar="NODES", help="Nodes, e.g. node[01-16,20] or @group."),
-    click.option("--hostfile", metavar="FILE", help="Nodes from a host file (DeepSpeed's, MPI's)."),
-    click.option("--job", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
+    once("--hostfile", metavar="FILE", help="Nodes from a host file (DeepSpeed's, MPI's)."),
+    once("--job", metavar="SLURM_ID", help="The nodes and ranks of a Slurm job."),
     click.option(
         "--via",
         type=click.Choice(list(LAUNCHERS)),
@@ -106,14 +129,14 @@ TARGETS: tuple[Option, ...] = (
 # Of a command that can look at what was recorded as well.
 TARGETS_OR_RECORDING: tuple[Option, ...] = (
     *TARGETS,
-    click.option("--recording", metavar="PATH", help="A capture or recording instead of machines."),
+    once("--recording", metavar="PATH", help="A capture or recording instead of machines."),
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 # Of every probe, and of some.
 OF_PROBES: tuple[Option, ...] = (
     *TARGETS,
-    click.option("--gpus", type=gpus, metavar="LIST", help="These only: indexes or UUIDs."),
+    once("--gpus", type=gpus, metavar="LIST", help="These only: indexes or UUIDs."),
     click.option("--force", is_flag=True, help="Also GPUs in use; the node's name must be typed."),
     click.option("--torch-python", type=program, metavar="PATH", help="Python with torch, on the nodes."),
     click.option("--trust-python", is_flag=True, help="As root: also one that other users can change."),
@@ -126,8 +149,8 @@ DTYPE = click.option(
 COLLECTIVE = click.option(
     "--collective", type=click.Choice(COLLECTIVES), default=COLLECTIVES[0], help=f"(default: {COLLECTIVES[0]})"
 )
-SIZES = click.option("--sizes", "sizes_bytes", type=sizes, metavar="LIST", help="E.g. 1M,256M,1G.")
-SIZE = click.option("--size", "sizes_bytes", type=sizes, metavar="SIZE", help="E.g. 256M.")
+SIZES = once("--sizes", "sizes_bytes", type=sizes, metavar="LIST", help="E.g. 1M,256M,1G.")
+SIZE = once("--size", "sizes_bytes", type=sizes, metavar="SIZE", help="E.g. 256M.")
 RANKS = click.option("--ranks", type=click.IntRange(0, 128), default=0, metavar="N", help="Per node (one per GPU).")
 BACKEND = click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="What the devices need.")
 
@@ -236,6 +259,9 @@ def targets_named(names: Sequence[str], targets: Mapping[str, Named]) -> dict[st
             known = ", ".join(f"@{each}" for each in targets) or "none is named yet: [targets]"
             raise UsageProblem(f"@{name}", f"the configuration names no such targets ({known})", "mltop config")
         own = {key: value for key, value in asdict(targets[name]).items() if value}
+        for key, value in own.items():
+            if key != "nodes" and given.get(key, value) != value:
+                raise UsageProblem(f"@{name}", f"has another {key} than the targets before it", "one after the other")
         given = {**given, **own, "nodes": (*given.get("nodes", ()), *own.get("nodes", ()))}
     return {key: value for key, value in given.items() if value}
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO
 
 from mltop.probes.model import to_json
-from mltop.probes.model.text import clean
 from mltop.probes.model.units import duration_words, size_words
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions
@@ -28,6 +27,7 @@ from mltop.tui.commands.live import (
     Machines,
     interrupt_on_signals,
     live_targets,
+    refuse_name,
     refuse_read_only,
 )
 from mltop.tui.exits import EXIT_INCOMPLETE, EXIT_UNREACHABLE
@@ -44,8 +44,7 @@ def run(options: TargetOptions, path: str, duration_s: float | None) -> int:
     """Exit 0: written; 1: some nodes did not say anything; 3: none did, or nothing could be written."""
     refuse_read_only(options, "record")
     targets = live_targets(options, "is a recording already", "mltop replay PATH")
-    if clean(path) != path or not path:
-        raise UsageProblem("-o", "the name is empty, or has characters that cannot be printed", "another name")
+    refuse_name(path)
     interrupt_on_signals()
     try:
         with Recorder(Path(path)) as recorder, Machines(targets, options, "record") as machines:

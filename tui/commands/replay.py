@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mltop.probes.investigate.capture import is_packed
 from mltop.probes.reach import UsageProblem
-from mltop.probes.reach.targets import TargetOptions, check_numbers
+from mltop.probes.reach.targets import TargetOptions
 from mltop.probes.record import BadRecording, OpenRecording
 from mltop.probes.record.decoding import decode_head
 from mltop.tui.commands.live import Stderr, recording_problems, saved
@@ -25,7 +25,6 @@ def run(options: TargetOptions, config: Config, path: str = "") -> int:
         raise UsageProblem(f"a recording ({path})", "is looked at instead of machines", "without -w and --hostfile")
     if options.recording not in ("", path):
         raise UsageProblem("replay", "shows one recording", "without --recording")
-    check_numbers(options)
     require_terminal()
     stderr = Stderr()
     stderr.show(f"reading {path}")

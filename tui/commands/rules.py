@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.folding import told_of_nvml
 from mltop.probes.judge.health.registry import ALL_RULES, RULES
 from mltop.probes.judge.health.rule import FAILED, Expectations
-from mltop.probes.judge.health.unknowns import GROWTH, growth_unknown
+from mltop.probes.judge.health.unknowns import GROWTH, alternatives, growth_unknown
 from mltop.probes.model import NodeState, Sample, Unknown
 from mltop.probes.model.sample import Reads
+from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.view import NodeView
 from mltop.probes.record import StoredSamples
 from mltop.tui.app.judging import take_skew
@@ -23,8 +25,20 @@ from mltop.tui.commands.live import Complete, Machines, saved, unreached
 from mltop.tui.report.check import Checked
 
 BROKEN = ("gpu.lost", "gpu.error", "gpu.missing", "gpu.xid.hw")  # such a GPU gives no values
+RECORDING, LEMON_LIST = "recording", "lemon_list"  # what may be unknown and is of no node
 READ_TWICE_S = 6.0  # within that a node's counters are read a second time …
 GROWTH_S = 20.0  # … or within that where it is very busy
+
+
+def check_allowed(words: Iterable[str]) -> None:
+    """Raises UsageProblem for a word of --allow-unknown that fits nothing that a check may not know."""
+    needs = chain.from_iterable((*rule.needs, *rule.decisive) for rule in ALL_RULES)
+    sources = {way.source for need in needs for way in alternatives(need)}
+    sources |= {GROWTH, "more", RECORDING, LEMON_LIST, *(rule.id.partition(".")[0] for rule in ALL_RULES)}
+    for word in words:
+        if not any(fnmatchcase(source, word.partition(".")[0]) for source in sources):
+            known = ", ".join(sorted(sources))
+            raise UsageProblem(f"--allow-unknown {word}", f"nothing that is checked begins so ({known})")
 
 
 def live(machines: Machines, expectations: Expectations) -> Checked:
@@ -102,7 +116,7 @@ def recorded(path: Path, expectations: Expectations) -> Checked:
     for unknown in checked.unknown:
         unknown.fix = "" if unknown.what.startswith(GROWTH) else unknown.fix  # it cannot be looked at again
     if not content.samples:
-        checked.unknown.append(Unknown("", "recording", f"{path}: no samples in it"))
+        checked.unknown.append(Unknown("", RECORDING, f"{path}: no samples in it"))
     return checked
 
 

@@ -53,7 +53,7 @@ def run(
     ras: bool = False,
     ras_any_version: bool = False,
 ) -> int:
-    """Exit 0: every node answered; 3: some did not, or a job was not judged, which is said; 130: interrupted."""
+    """Exit 0: every node answered; 3: some did not, or a job was not judged or read; 130: interrupted."""
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets, ras = resolve(options), ras or ras_any_version
@@ -118,8 +118,14 @@ def exit_code(material: Material, reports: list[JobReport], interrupted: bool, f
     """The exit code, as ``run`` says it; ``failed``: why the dump as a whole did."""
     if interrupted:
         return EXIT_INTERRUPTED
-    unjudged = bool(failed) or any(report.error for report in reports)
+    unjudged = bool(failed) or any(report.error or _is_unread(report) for report in reports)
     return EXIT_UNREACHABLE if material.not_answered or unjudged else 0
+
+
+def _is_unread(report: JobReport) -> bool:
+    """Whether it has processes, and not one stack of them could be read."""
+    has_none = not any(digest.frames for digest in report.digests)
+    return has_none and any(digest.error and not digest.dead for digest in report.digests)
 
 
 def live(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from mltop.probes.reach import INTERVAL_S
+from mltop.probes.reach import INTERVAL_S, UsageProblem
 from mltop.tui.config.file import KeyPath
 
 RAMP = "cold-hot"
@@ -121,7 +121,28 @@ def named(value: object) -> Named:
     listed = names(nodes) if isinstance(nodes, list) and nodes else (text(nodes),) if nodes else ()
     if any(not part.strip() for part in (*listed, *given.values())) or not (listed or given):
         raise Wrong("has an empty value")
-    return Named(nodes=listed, **given)
+    targets = Named(nodes=listed, **given)
+    _check_named(targets)
+    return targets
+
+
+def _check_named(targets: Named) -> None:
+    """Raises Wrong for words that no command would take. Groups, jobs and host files are looked up when used."""
+    from mltop.probes.reach.launchers import LAUNCHERS
+    from mltop.probes.reach.targets import TargetOptions, check_words, expand, job_id, split_user
+
+    try:
+        check_words(TargetOptions(python=targets.python, user=targets.user))
+        if targets.job:
+            job_id(targets.job)
+        for part in targets.nodes:
+            _, rest = split_user(part)
+            if "@" not in rest:
+                expand(rest, "nodes")
+    except UsageProblem as problem:
+        raise Wrong(str(problem)) from None
+    if targets.via and targets.via not in LAUNCHERS:
+        raise Wrong(f"via must be one of {', '.join(LAUNCHERS)}")
 
 
 def kind_of(value: object) -> str:

@@ -57,11 +57,16 @@ _EMPTY = {
 
 
 def options_from(given: Mapping[str, Any]) -> TargetOptions:
-    """The options that were typed, by field. UsageProblem names one with an empty value."""
+    """The options that were typed, by field. UsageProblem names one with an empty value, or a number out of range."""
     for name, why in _EMPTY.items():
         if given.get(name) == "":
             raise UsageProblem(f"--{name} ''", why, "is a variable empty?")
-    return TargetOptions(**given)
+    options = TargetOptions(**given)
+    if not 0.1 <= options.interval_s <= 3600:
+        raise UsageProblem(f"--interval {options.interval_s:g}", "must be between 0.1 and 3600 seconds")
+    if not 0.1 <= options.timeout_s <= 86400:
+        raise UsageProblem(f"--timeout {options.timeout_s:g}", "must be between 0.1 and 86400 seconds")
+    return options
 
 
 # As useradd(8) and directory services have them, with a realm or a domain: ada, svc$, ada@lab.example, LAB+ada.
@@ -75,14 +80,6 @@ def check_words(options: TargetOptions) -> None:
         raise UsageProblem(f"--python {shown(options.python)}", why, "name it by another path: a link to it")
     if options.user and not _USER_NAME.fullmatch(options.user):
         raise UsageProblem(f"--user {shown(options.user)}", "is no user's name")
-
-
-def check_numbers(options: TargetOptions) -> None:
-    """UsageProblem names an interval or a timeout that makes no sense."""
-    if not 0.1 <= options.interval_s <= 3600:
-        raise UsageProblem(f"--interval {options.interval_s:g}", "must be between 0.1 and 3600 seconds")
-    if not 0.1 <= options.timeout_s <= 86400:
-        raise UsageProblem(f"--timeout {options.timeout_s:g}", "must be between 0.1 and 86400 seconds")
 
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "localhost.localdomain"})
@@ -108,16 +105,19 @@ def routes_for(
     """How each node is reached. ``via`` "": this machine without any network, nodes of the job that we are inside of by
     srun, others by ssh.
 
-    ``allocations``: the Slurm jobs that were asked for. UsageProblem when srun cannot reach a node.
+    ``allocations``: the Slurm jobs that were asked for. UsageProblem when srun cannot reach a node, and where "local"
+    would call this machine by another one's name.
     """
     if via == "srun":
         return _by_srun(nodes, allocations or allocations_here(environ))
-    if via:
-        return (Route(via, tuple(nodes)),)
-    name = platform.node()
+    name = platform.node() or "localhost"
     here = LOCAL_NAMES | {name, name.partition(".")[0], environ.get("SLURMD_NODENAME", name)}
     local = [node for node in nodes if node in here]
     rest = [node for node in nodes if node not in here]
+    if via == "local" and rest:
+        raise UsageProblem("--via local", f"{rest[0]} is not this machine ({name})", "without -w, or --via ssh")
+    if via:
+        return (Route(via, tuple(nodes)),)
     ours = allocations_here(environ) if rest and shutil.which("srun", path=environ.get("PATH")) else []
     reached = {node for allocation in ours for node in allocation.nodes}
     routes = [Route("local", tuple(local))] if local else []
@@ -190,7 +190,6 @@ class _Selection:
 
 def resolve(options: TargetOptions, environ: Mapping[str, str] = os.environ) -> Targets:
     """What the options mean. UsageProblem names the bad part in one line."""
-    check_numbers(options)
     check_words(options)
     if options.recording:
         if options.nodes or options.hostfile:

@@ -47,15 +47,21 @@ class JobRow:
         return Allocation(self.shown if "+" in self.shown else self.number, tuple(expand(nodes, f"job {self.shown}")))
 
 
+def job_id(text: str) -> re.Match[str]:
+    """Its parts ``job`` and ``step``. UsageProblem for what is none."""
+    match = JOB_ID.fullmatch(text)
+    if match is None:
+        raise UsageProblem(f"--job {text!r}", "is not a Slurm job id", "a number such as 123, 123_4 or 123.0: `squeue`")
+    return match
+
+
 def allocations_of(text: str) -> list[Allocation]:
     """Where a job runs: ``123``, a task ``123_4`` of an array, a part ``123+1``, a step ``123.0``.
 
     All running tasks of an array, all parts of a heterogeneous job. UsageProblem says why there are no nodes.
     """
     what = f"--job {text}"
-    match = JOB_ID.fullmatch(text)
-    if match is None:
-        raise UsageProblem(f"--job {text!r}", "is not a Slurm job id", "a number such as 123, 123_4 or 123.0: `squeue`")
+    match = job_id(text)
     job, step = match.group("job"), match.group("step")
     listed = _squeue(what, "-t", "all", "-j", job.partition("+")[0], "-o", "%A|%i|%T|%N|%r")
     rows = [row for row in map(_row, listed) if row is not None]

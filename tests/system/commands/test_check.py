@@ -247,7 +247,10 @@ def test_a_lemon_list_that_is_none_is_one_line(machine: FakeMachine) -> None:
     state = machine.directory / "state"
     state.mkdir()
     (state / "lemons.json").write_text("{")
-    for args in (["lemon"], ["check"], ["lemon", "add", "GPU-1"]):
+    found = report(machine)
+    assert ([one["what"] for one in found["unknown"]], found["exit"]) == (["lemon_list"], 3)
+    assert report(machine, "--allow-unknown", "lemon*")["exit"] == 0
+    for args in (["lemon"], ["lemon", "add", "GPU-1"]):
         done = run(machine, *args)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and "lemons.json" in done.stderr
 

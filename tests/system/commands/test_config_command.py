@@ -50,12 +50,15 @@ def test_a_mistake_is_one_line_for_every_command_and_nothing_ends_of_it(tmp_path
 
 
 def test_targets_by_name(tmp_path: Path) -> None:
-    text = "[targets]\nprod = { nodes = 'n[1-2]', via = 'local' }\nlab = { nodes = 'n3' }\n"
-    both, all_three = ["n1", "n2"], ["n1", "n2", "n3"]
+    text = "[targets]\nprod = { nodes = ['localhost', '127.0.0.1'], via = 'local' }\nlab = { nodes = '::1' }\n"
+    both, all_three = ["127.0.0.1", "localhost"], ["127.0.0.1", "::1", "localhost"]
     asked = ((["@prod", "snapshot"], both), (["snapshot", "@prod"], both), (["@prod", "@lab", "snapshot"], all_three))
     for words, nodes in asked:
         done = mltop(*words, "--json", "--timeout", "20", cwd=tmp_path, text=text)
         assert sorted(node["node"] for node in json.loads(done.stdout)["nodes"]) == nodes, done
+    files = "[targets]\na = { hostfile = '/x' }\nb = { hostfile = '/y' }\n"
+    done = mltop("check", "@a", "@b", cwd=tmp_path, text=files)
+    assert done.returncode == 2 and b"@b: has another hostfile than the targets before it" in done.stderr, done
     done = mltop("@nope", "check", cwd=tmp_path, text=text)
     assert done.stderr == b"mltop: @nope: the configuration names no such targets (@prod, @lab) (mltop config)\n"
     assert done.returncode == 2

@@ -61,7 +61,8 @@ def test_nothing_is_written_over_and_nothing_where_it_is_not_allowed(tmp_path: P
     done = run("record", "-o", str(tmp_path / "new.jsonl"), "--read-only", "--via", "local")
     assert done.returncode == 2 and "off: --read-only" in done.stderr and not (tmp_path / "new.jsonl").exists()
     done = run("record", "-o", str(tmp_path / "no/new.jsonl"), "--for", "1", "--via", "local")
-    assert done.returncode == 3 and len(done.stderr.splitlines()) == 1 and "cannot write" in done.stderr
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "cannot write there" in done.stderr
+    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize("how", [["replay"], ["--recording"]])

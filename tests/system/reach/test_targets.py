@@ -161,7 +161,12 @@ def test_this_machine_is_read_directly_and_others_by_ssh() -> None:
     ]
     assert targets.via == "local + ssh"
     assert resolve(TargetOptions(nodes=("localhost",), via="ssh")).via == "ssh"
-    assert resolve(TargetOptions(nodes=("n[1-3]",), via="local")).nodes == ("n1", "n2", "n3")
+    assert resolve(TargetOptions(nodes=(f"localhost,{HERE}",), via="local")).nodes == ("localhost", HERE)
+
+
+def test_this_machine_is_not_read_under_the_name_of_another() -> None:
+    with pytest.raises(UsageProblem, match=rf"--via local: n1 is not this machine \({HERE}\)"):
+        resolve(TargetOptions(nodes=("localhost", "n[1-3]"), via="local"))
 
 
 def test_the_login_name_may_stand_before_the_node() -> None:
@@ -179,9 +184,6 @@ def test_the_login_name_may_stand_before_the_node() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (TargetOptions(interval_s=0.0), "--interval 0"),
-        (TargetOptions(interval_s=float("nan")), "--interval nan"),
-        (TargetOptions(timeout_s=-1), "--timeout -1"),
         (TargetOptions(python="/nowhere/python"), "no such program"),
         (TargetOptions(via="srun"), "--via srun: needs a Slurm job"),
         (TargetOptions(user="bob"), "--user bob: local runs as you"),
@@ -191,6 +193,19 @@ def test_the_login_name_may_stand_before_the_node() -> None:
 def test_bad_values_are_named(options: TargetOptions, words: str) -> None:
     with pytest.raises(UsageProblem, match=words):
         resolve(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"interval_s": 0.0}, "--interval 0"),
+        ({"interval_s": float("nan")}, "--interval nan"),
+        ({"timeout_s": -1}, "--timeout -1"),
+    ],
+)
+def test_numbers_out_of_range_are_named(given: dict[str, float], words: str) -> None:
+    with pytest.raises(UsageProblem, match=words):
+        options_from(given)
 
 
 def test_python_is_a_path_on_the_nodes() -> None:

@@ -64,6 +64,14 @@ def test_by_pid_also_what_has_loaded_nothing(notebook: str, tmp_path: Path) -> N
     assert job["digests"][0]["frames"]
 
 
+def test_by_pid_what_is_not_python_could_not_be_read(tmp_path: Path) -> None:
+    other = f"sleep 600 & echo $! > {tmp_path}/pid;"
+    done = run(other, "stacks", "--via", "local", "--json", "--samples", "1", "--pid", f"$(cat {tmp_path}/pid)")
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert "not a Python process" in job["digests"][0]["error"]
+    assert done.returncode == 3, done.stderr
+
+
 @pytest.mark.parametrize("pid", ["4000000", "0", "x", "1,", "-1", "99999999999"])
 def test_a_pid_that_is_none(pid: str) -> None:
     done = run("", "stacks", "--via", "local", f"--pid={pid}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def test_a_broken_capture_is_a_gap_and_the_logs_are_told(tmp_path: Path) -> None
     assert [(gap.source, gap.item) for gap in found.gaps] == [("capture", str(tmp_path / "c"))]
     (job,) = found.jobs
     assert job.incident is not None and job.incident.headline.startswith("rank 0 failed")
+
+
+@pytest.mark.parametrize("inside", ["rank_0.log", "logs/rank_0.log"])
+@pytest.mark.parametrize("below", [False, True])
+def test_packed_logs_must_be_unpacked_first(inside: str, below: bool, tmp_path: Path) -> None:
+    path = tmp_path / "logs.tar.gz"
+    (tmp_path / "rank.txt").write_text(CRASH)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "rank.txt", inside)
+    found = explain([str(tmp_path if below else path)], lambda _: None)
+    assert [(gap.item, gap.why) for gap in found.gaps] == [(str(path), "is an archive: unpack it first")]
 
 
 def job_of(source: str, *culprits: int, told: bool = True) -> ExplainedJob:

@@ -7,6 +7,7 @@ import resource
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ def of(tmp_path: Path, text: str, **environ: str) -> Config:
     return check_screen(check_rules(load(path, environ)))
 
 
+def test_the_example_of_the_manual_holds_as_it_is(tmp_path: Path) -> None:
+    manual = (files("mltop.tui") / "help" / "config.md").read_text()
+    config = of(tmp_path, manual.partition("```toml\n")[2].partition("```")[0])
+    assert config.mistakes == ()
+    assert config.thresholds == {"gpu.temp.margin": 8.0, "gpu.temp.margin.hold_s": 30.0, "disk.full": 0.9}
+    assert config.targets["lab"] == Named(("a", "b"), via="ssh", user="ada") and config.keys == {"dump": "t,f12"}
+
+
+def test_groups_and_users_of_targets_are_left_to_who_uses_them(tmp_path: Path) -> None:
+    config = of(tmp_path, "[targets]\nx = 'ada@n[1-2],n3'\ny = '@rack4'\nz = 'n[1-9]!@no-such-source:g'\n")
+    assert config.mistakes == () and list(config.targets) == ["x", "y", "z"]
+
+
 def test_without_a_file_all_are_defaults(tmp_path: Path) -> None:
     config = load(tmp_path / "none")
     assert config == Config()
@@ -133,6 +147,12 @@ def test_everything_holds_and_says_where_it_comes_from(tmp_path: Path) -> None:
         ("[targets]\nx = 3", "2: targets.x must be nodes in quotes, or a table"),
         ("[targets]\nx = { node = 'a' }", "2: targets.x has no option 'node'"),
         ("[targets]\nx = ''", "2: targets.x has an empty value"),
+        ("[targets]\nx = { nodes = 'a', via = 'telnet' }", "2: targets.x via must be one of ssh, pdsh, srun, local"),
+        ("[targets]\nx = 'node[1-'", "2: targets.x nodes 'node[1-': is not a node list"),
+        ("[targets]\nx = { nodes = ['a', 'u@b;c'] }", "2: targets.x nodes 'b;c': is not a host name"),
+        ("[targets]\nx = { nodes = 'a', user = 'a b' }", "2: targets.x --user 'a b': is no user's name"),
+        ("[targets]\nx = { nodes = 'a', python = 'a\"b' }", "2: targets.x --python 'a\"b': "),
+        ("[targets]\nx = { job = '12x' }", "2: targets.x --job '12x': is not a Slurm job id"),
         ("a = ", "invalid value (at end of document)"),
         ("x = [" + "[" * 5000, "config.toml"),
     ],
