@@ -119,8 +119,9 @@ def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:
 
 def _incident(told: ExplainedJob, attempt: Attempt, first: First) -> Incident:
     kind = _kind(attempt, first)
-    times = known(event.at for event in first.events)
-    begun = [event.at - event.ran_s for event in attempt.of_class("timeout") if event.at and event.ran_s]
+    times = known(event.stamped_at for event in first.events)
+    times = times or known(end.death.at for end in told.ranks if end.death is not None and end.rank in first.ranks)
+    begun = known(event.waited_since for event in attempt.of_class("timeout"))
     others = set(attempt.ranks) - set(first.ranks)
     return Incident(
         id=f"explain:{told.job}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
@@ -178,7 +179,7 @@ def _stacks(attempt: Attempt, first: First) -> list[Evidence]:
     for rank in first.ranks[:4] if first.is_told else ():
         stacks = [event for event in attempt.by_rank.get(rank, ()) if event.kind == "stack" and event.frames]
         for last in stacks[-1:]:
-            found.append(Evidence("stacks", f"rank {rank} was in {last.frames[0]}", last.at, last.where))
+            found.append(Evidence("stacks", f"rank {rank} was in {last.frames[0]}", last.stamped_at, last.where))
     return found
 
 
@@ -197,7 +198,7 @@ def _evidence(event: LogEvent) -> Evidence:
     is_launchers = is_about or event.by_launcher or event.kind in ("agent_failed", "launcher_failed")
     source: EvidenceSource = "kernel" if event.kind == "xid" else "launcher" if is_launchers else "log"
     who = f"rank {event.rank}: " if event.rank is not None and not is_about else ""
-    return Evidence(source, f"{who}{event.text}", event.at, event.where)
+    return Evidence(source, f"{who}{event.text}", event.stamped_at, event.where)
 
 
 def _end(rank: int, attempt: Attempt) -> RankEnd:
@@ -213,7 +214,7 @@ def _end(rank: int, attempt: Attempt) -> RankEnd:
         _death(events),
         max(known(event.enqueued for event in counts), default=None),
         max(known(event.completed for event in counts), default=None),
-        last if last is not None else max(known(each.at for each in events if each.is_dated), default=None),
+        last if last is not None else max(known(each.stamped_at for each in events), default=None),
         own.file if own is not None else "",
     )
 
@@ -230,11 +231,11 @@ def _death(events: Sequence[LogEvent]) -> Death | None:
     oom = next((event for event in events if event.kind == "oom_kill"), None)
     told = next((event for event in events if event.kind in ("exit", "died")), None)
     if oom is not None:
-        return Death("oom", oom.code, (told or oom).at)
+        return Death("oom", oom.code, (told or oom).stamped_at)
     if told is not None:
-        return Death(told.how, told.code, told.at)
+        return Death(told.how, told.code, told.stamped_at)
     own = ((how, event) for how, kinds in _DEATHS for event in events if event.kind in kinds)
-    return next((Death(how, event.code, event.at) for how, event in own), None)
+    return next((Death(how, event.code, event.stamped_at) for how, event in own), None)
 
 
 def _gaps(job: JobFiles, attempt: Attempt, mute: Sequence[int]) -> list[Gap]:

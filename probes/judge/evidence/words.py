@@ -150,9 +150,10 @@ def _stopped(attempt: Attempt, first: First) -> str:
     event = first.events[0]
     how = _ENDINGS.get(event.kind, "its processes were asked to end")
     times = [each.last_at for each in attempt.presence.values() if each.last_at is not None]
-    quiet = event.at - max(times) if event.at is not None and times else 0.0
+    at = event.stamped_at
+    quiet = at - max(times) if at is not None and times else 0.0
     stood = f"; its ranks had written nothing for {duration_words(quiet)} then" if quiet >= 600 else ""
-    return f"stopped from outside: {how}{f' at {clock_time(event.at)}' if event.at is not None else ''}{stood}"
+    return f"stopped from outside: {how}{f' at {clock_time(at)}' if at is not None else ''}{stood}"
 
 
 def headline_of_unseen(telling: str, is_of_training: bool) -> str:

@@ -167,6 +167,11 @@ class LogEvent:
         return CLASS_OF[self.kind]
 
     @property
+    def stamped_at(self) -> float | None:
+        """By its own stamp; unix s. Only this may be shown as its time: a line before it may be hours older."""
+        return self.at if self.is_dated else None
+
+    @property
     def waited_since(self) -> float | None:
         """When it began to wait; unix s."""
         return self.at - self.ran_s if self.is_dated and self.at is not None and self.ran_s is not None else None
