@@ -138,7 +138,10 @@ def _incident(told: ExplainedJob, attempt: Attempt, first: First) -> Incident:
             waits_in=first.op,
             ended=Ranges.of(end.rank for end in told.ranks if end.death is not None),
         ),
-        evidence=[*_quotes(first.events or attempt.troubles), *_stacks(attempt, first)],
+        evidence=[
+            *_quotes([*first.events[:1], *first.xids, *first.events[1:]] or attempt.troubles),
+            *_stacks(attempt, first),
+        ],
         confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
         action=action_for(first),
     )

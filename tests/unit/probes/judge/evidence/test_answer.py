@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mltop.probes.investigate.explain import explain
 from mltop.probes.model.evidence.logs import ExplainedJob
-from tests.unit.probes.judge.evidence.test_first import TRACE, raised, table
+from tests.unit.probes.judge.evidence.test_first import TRACE, c10, judged, raised, table
 
 EARLIER = "[rank0]:[W1103 09:00:01.000000000 ProcessGroupNCCL.cpp:1250] Warning: using GPU 0"
 
@@ -32,3 +34,70 @@ def test_a_failure_without_a_stamp_has_nobody_elses_time(tmp_path: Path) -> None
     alone = answered(tmp_path, EARLIER, *failure)
     assert alone.incident is not None
     assert (alone.incident.since, alone.ranks[2].death.at if alone.ranks[2].death else 0) == (None, None)
+
+
+CUDA = "Process group watchdog thread terminated with exception: CUDA error: unspecified launch failure"
+OFF_BUS = "NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name=python, GPU has fallen off the bus."
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
+
+
+@pytest.mark.parametrize(
+    "stamp", ["[Tue Nov  3 09:59:58 2026] ", "2026-11-03T09:59:58.100+0000 n7 kernel: ", "[81.2] "]
+)
+def test_an_xid_before_a_cuda_error_is_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    job = answered(
+        tmp_path, f"{stamp}{OFF_BUS}", f"{c10(0, 4)}{CUDA}", "srun: error: n7: task 4: Aborted (core dumped)"
+    )
+    assert job.incident is not None
+    assert [culprit.rank for culprit in job.incident.culprits] == [4]
+    assert [one.source for one in job.incident.evidence if "Xid" in one.text] == ["kernel"]
+    assert job.incident.action.startswith("Xid 79 on GPU 0000:1b:00: reboot the node")
+    assert not any(BLOCKING in setting for setting in job.settings)
+
+
+def test_an_xid_of_the_program_is_shown_and_the_program_looked_at(tmp_path: Path) -> None:
+    xid = "Nov  3 09:59:58 n7 kernel: NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=python, MMU Fault"
+    ended = "srun: error: n7: task 4: Aborted (core dumped)"
+    job = judged(tmp_path, {3: ["step 3"], 4: [f"{c10(0, 4)}{CUDA}"]}, kernel=[xid], launcher=[ended])
+    assert job.incident is not None
+    assert job.incident.action.startswith("Xid 31 on GPU 0000:1b:00: debug the program")
+    assert any(BLOCKING in setting for setting in job.settings)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"[Mon Nov  2 09:59:58 2026] {OFF_BUS}",  # of the day before
+        f"[Tue Nov  3 10:30:00 2026] {OFF_BUS}",  # after it
+        f"Nov  3 09:59:58 n8 kernel: {OFF_BUS}",  # of another node
+    ],
+)
+def test_an_xid_of_something_else_is_no_evidence(tmp_path: Path, line: str) -> None:
+    error = raised(4, *TRACE, "RuntimeError: CUDA error: unspecified launch failure")
+    job = answered(tmp_path, line, f"{c10(0, 4)}using GPU 4", *error, *table("n7.cluster", (4, 1, "10:00:02", 4)))
+    assert job.incident is not None
+    assert [culprit.rank for culprit in job.incident.culprits] == [4]
+    assert "Xid" not in repr(job.incident)
+    assert any(BLOCKING in setting for setting in job.settings)
+
+
+def test_an_xid_is_of_the_rank_that_its_node_says(tmp_path: Path) -> None:
+    """The kernel has the node's short name, torchrun its whole one; two ranks of it had errors, so it is nobody's."""
+    xid = f"Nov  3 09:59:58 n7 kernel: {OFF_BUS}"
+    lines = [xid, f"{c10(0, 4)}{CUDA}", *table("n7.cluster", (4, -6, "10:00:02", 4))]
+    job = answered(tmp_path, *lines)
+    assert job.incident is not None
+    assert [culprit.rank for culprit in job.incident.culprits] == [4]
+    assert "rank 4 (n7.cluster) had Xid 79 on GPU 0000:1b:00" in job.incident.headline
+    two = answered(tmp_path, *lines[:2], f"{c10(0, 5)}{CUDA}", *lines[2:])
+    assert two.incident is not None
+    assert not any("rank" in one.text for one in two.incident.evidence if "Xid" in one.text)
+
+
+def test_an_ecc_error_is_of_the_gpu(tmp_path: Path) -> None:
+    error = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    job = answered(tmp_path, *raised(6, *TRACE, error))
+    assert job.incident is not None
+    assert "GPU" in job.incident.action
+    assert not any(BLOCKING in setting for setting in job.settings)
