@@ -42,7 +42,9 @@ def stream_of(path: str) -> str:
 
 @dataclass
 class Attempt:
-    """One start of a job. ``events``: with ranks and nodes, as far as they are known; ``world_size``: as told."""
+    """One start of a job. ``events``: with ranks and nodes, as far as they are known; ``world_size``: as a line says: a
+    launcher lists ranks that failed, or that it ended, which need not be all.
+    """
 
     number: int
     events: list[LogEvent] = field(default_factory=list)
@@ -170,9 +172,6 @@ def _attempt(number: int, files: Sequence[LogFile], told_in: Mapping[str, Sequen
             found.nodes.setdefault(event.rank, event.node)
     told = [event.sequence for event in found.of_kind("world") if event.sequence and event.sequence <= MOST_RANKS]
     found.world_size = max(told, default=None)
-    rows = {event.rank for event in found.of_kind("exit") if event.rank is not None}
-    if found.world_size is None and rows and rows == set(range(max(rows) + 1)):
-        found.world_size = max(rows) + 1
     return found
 
 

@@ -101,3 +101,14 @@ def test_an_ecc_error_is_of_the_gpu(tmp_path: Path) -> None:
     assert job.incident is not None
     assert "GPU" in job.incident.action
     assert not any(BLOCKING in setting for setting in job.settings)
+
+
+@pytest.mark.parametrize("ended", ["0", "0-1"])
+def test_what_a_launcher_lists_need_not_be_all_ranks(tmp_path: Path, ended: str) -> None:
+    """srun has one word for the rank that was killed for want of memory, and another for those that it ended."""
+    killed = "srun: error: node-03: task 2: Out Of Memory"
+    job = answered(tmp_path, killed, f"srun: error: node-02: task{'s' * (len(ended) > 1)} {ended}: Terminated")
+    assert job.incident is not None
+    assert [culprit.rank for culprit in job.incident.culprits] == [2]
+    assert job.world_size is None
+    assert [end.rank for end in job.ranks] == [0, 1, 2]
