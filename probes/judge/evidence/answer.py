@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.first import first_of
 from mltop.probes.judge.evidence.jobs import JobFiles
-from mltop.probes.judge.evidence.roots import roots_of
+from mltop.probes.judge.evidence.roots import is_survived, roots_of
 from mltop.probes.judge.evidence.scene import Attempt, attempts_of
 from mltop.probes.judge.evidence.words import (
     action_for,
@@ -58,9 +58,11 @@ def explained(job: JobFiles) -> ExplainedJob:
         earliest = sorted(attempt.troubles, key=lambda event: (event.at is None, event.at or 0.0, event.line))[:1]
         of_nobody = [event for event in roots_of(attempt) if event.rank is None]
         earliest += sorted(of_nobody, key=lambda event: event.line)[:1]
-        more = [*_quotes(earliest), *_telling(job, attempt)]
         places = {evidence.where for evidence in told.incident.evidence}
-        told.incident.evidence += [evidence for evidence in more if evidence.where not in places]
+        for evidence in (*_quotes(earliest), *_telling(job, attempt)):
+            if evidence.where not in places:
+                told.incident.evidence.append(evidence)
+                places.add(evidence.where)
     others = (
         each for each in zip(attempts, firsts, strict=True) if each[0] is not attempt and each[1].how != "nothing"
     )
@@ -214,7 +216,7 @@ def _end(rank: int, attempt: Attempt) -> RankEnd:
     return RankEnd(
         rank,
         attempt.nodes.get(rank, ""),
-        _death(events),
+        _death(events, attempt),
         max(known(event.enqueued for event in counts), default=None),
         max(known(event.completed for event in counts), default=None),
         last if last is not None else max(known(each.stamped_at for each in events), default=None),
@@ -229,8 +231,9 @@ _DEATHS: tuple[tuple[DeathKind, tuple[str, ...]], ...] = (
 )
 
 
-def _death(events: Sequence[LogEvent]) -> Death | None:
-    """The launcher's word counts more than the rank's own."""
+def _death(events: Sequence[LogEvent], attempt: Attempt) -> Death | None:
+    """The launcher's word counts more than the rank's own; what the rank survived is none."""
+    events = [event for event in events if not is_survived(event, attempt)]
     oom = next((event for event in events if event.kind == "oom_kill"), None)
     told = next((event for event in events if event.kind in ("exit", "died")), None)
     if oom is not None:

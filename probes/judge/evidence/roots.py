@@ -27,7 +27,7 @@ def roots_of(attempt: Attempt) -> list[LogEvent]:
     """Of their own, and neither survived nor after their rank's complaints about others."""
     found = [event for event in attempt.of_class("root") if _is_possible(event, attempt)]
     found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
-    found = [event for event in found if not is_later(event, attempt) and not _is_survived(event, attempt)]
+    found = [event for event in found if not is_later(event, attempt) and not is_survived(event, attempt)]
     return [_of_its_rank(event, found, attempt) for event in found]
 
 
@@ -170,7 +170,7 @@ def is_later(event: LogEvent, attempt: Attempt) -> bool:
     return end is not None and event.at is not None and event.at > end + LATEST_S + attempt.clock_doubt_s
 
 
-def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
+def is_survived(event: LogEvent, attempt: Attempt) -> bool:
     """An exception that was caught: its rank went on after it."""
     if event.survived:
         return True

@@ -53,6 +53,7 @@ class Attempt:
     world_size: int | None = None
     is_thinned: bool = False
     is_cut: bool = False  # a file of ranks ends within a line
+    is_cut_in_traceback: bool = False
     ends: dict[str, GoodEnds] = field(default_factory=dict)  # file → where it reports a good end
     _picked: dict[tuple[int, str, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
 
@@ -164,6 +165,7 @@ def _attempt(number: int, files: Sequence[LogFile], told_in: Mapping[str, Sequen
         found.events += [event for event in placed if not (event.survived and event.kind != "exception")]
         found.is_thinned = found.is_thinned or file.is_thinned
         found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
+        found.is_cut_in_traceback |= file.is_cut_in_traceback
         if file.good_ends.latest:
             found.ends[file.path] = file.good_ends
         _note_presence(found, file, ranks)

@@ -184,6 +184,9 @@ def _why_not(attempt: Attempt, first: First) -> str:
     killed_by = _launchers_signal(first)
     if killed_by is not None:
         only_victims = f"a process was killed by {ended_by(killed_by)}, and its launcher does not say which one"
+    cut = "no failure is logged, and the logs end within a line"
+    if attempt.is_cut_in_traceback:
+        cut = "the logs end within a traceback, so what failed is not known for sure"
     return {
         "unordered": f"{names} each failed on their own, and which was first is not known",
         "contradicted": (
@@ -201,7 +204,7 @@ def _why_not(attempt: Attempt, first: First) -> str:
             f"{f'the watchdogs of {_ranks(watching)}' if watching else 'a watchdog'} report no progress: "
             f"a stall in CUDA, NCCL or Python's lock{_quote(first)}"
         ),
-        "cut off": "no failure is logged, and the logs end within a line: truncated, or still being written",
+        "cut off": f"{cut}: truncated, or still being written",
     }.get(first.how, "no cause of its end is logged")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,49 @@ def test_what_a_launcher_lists_need_not_be_all_ranks(tmp_path: Path, ended: str)
     assert [culprit.rank for culprit in job.incident.culprits] == [2]
     assert job.world_size is None
     assert [end.rank for end in job.ranks] == [0, 1, 2]
+
+
+def test_a_rank_that_went_on_after_its_exception_did_not_fail(tmp_path: Path) -> None:
+    handled = raised(1, *TRACE, "ConnectionError: HF hub timed out")
+    job = answered(tmp_path, *handled, "step 9000 loss 1", "step 10000 loss 1", "Training completed successfully")
+    assert (job.incident, job.is_told) == (None, True)
+    assert [end.death for end in job.ranks] == [None, None]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_log_that_ends_in_a_traceback_is_not_without_a_failure(tmp_path: Path, packed: bool) -> None:
+    """It may be one that was handled, or its message may go on; the line quoted is what was raised."""
+    text = "\n".join([EARLIER, *raised(2, *TRACE[:-1], '    raise ValueError("bad sample")', "ValueError: bad sample")])
+    path = tmp_path / ("train.log.gz" if packed else "train.log")
+    if packed:  # its end is lost, the last line is not
+        stream = zlib.compressobj(wbits=31)
+        path.write_bytes(stream.compress(f"{text}\n".encode()) + stream.flush(zlib.Z_SYNC_FLUSH))
+    else:
+        path.write_text(text)
+    (job,) = explain([str(path)], lambda _: None).jobs
+    assert job.incident is not None
+    assert (job.incident.culprits, job.is_told) == ([], False)
+    assert "no failure" not in job.incident.headline
+    assert "end within a traceback" in job.incident.headline
+    (quoted,) = job.incident.evidence
+    assert quoted.where == f"{path}:5"
+    assert quoted.text.endswith("ValueError: bad sample")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["step 1 loss 2", "Bus error (core dumped)", "srun: error: n3: task 7: Bus error"],
+        [
+            "step 10 loss 2",
+            "slurmstepd: error: *** STEP 900.0 ON n2 CANCELLED AT 2026-11-03T11:00:02 DUE TO NODE FAILURE, SEE LOG ***",
+            "srun: error: Node failure on n9",
+        ],
+    ],
+)
+def test_each_line_is_evidence_once(tmp_path: Path, lines: list[str]) -> None:
+    job = answered(tmp_path, *lines)
+    assert job.incident is not None
+    places = [one.where for one in job.incident.evidence]
+    assert len(places) > 1
+    assert len(set(places)) == len(places)
