@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Collection, Sequence
 
@@ -236,10 +235,6 @@ _DO = {
 _DO_KILLED = "see who killed it: dmesg and the cgroup's memory.events of its node"
 _DO_CRASHED = "look for its core file, and rerun it with PYTHONFAULTHANDLER=1"
 _DO_OF_GPU = "its GPU reports broken hardware: look for its Xid in the node's kernel log, and run mltop check there"
-# CUDA's and the driver's words for broken hardware: cudaErrorECCUncorrectable, NvlinkUncorrectable, Contained.
-_OF_HARDWARE = re.compile(
-    r"uncorrectable (?:ECC|NVLink) error|or a hardware error|fallen off the bus|GPU is lost", re.I
-)
 _DO_ABOUT: dict[str, str] = {
     "oom_kill": "give it more host memory, or use less: dataloader workers, pinned memory, the checkpoint's copy",
     "exit": "read what it wrote last: it ended by itself",
@@ -258,7 +253,7 @@ def _is_of_hardware(event: LogEvent | None) -> bool:
     """Whether it says that a GPU is at fault, not the program."""
     if event is not None and event.kind == "xid":
         return lookup(event.code or 0).tier in (HW, WARN)
-    return event is not None and event.kind == "exception" and _OF_HARDWARE.search(event.text) is not None
+    return event is not None and event.is_of_hardware
 
 
 def action_for(first: First) -> str:

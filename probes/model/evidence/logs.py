@@ -161,6 +161,7 @@ class LogEvent:
     survived: bool = False  # the file goes on with steps after it
     by_launcher: bool = False  # the launcher's table repeats what a rank said
     frames: tuple[str, ...] = ()
+    is_of_hardware: bool = False  # of a CUDA error: it says that the GPU is broken
 
     @property
     def event_class(self) -> EventClass:
