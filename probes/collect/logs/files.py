@@ -108,7 +108,7 @@ def read_end(file: LogFile, data: bytes, clock: Clock, *, by_host: bool) -> None
     unread = _Unread(file)
     words: set[str] = set()
     for index, line in enumerate(lines):
-        number = max(0, file.lines - (len(lines) - 1 - index) + (0 if file.is_cut else 1))
+        number = max(0, file.lines - (len(lines) - 1 - index) + (0 if lines[-1] else 1))
         rests = _rests(file, line, by_host=by_host)
         for _, rest in rests:
             step = step_in(rest)
@@ -187,10 +187,11 @@ class _Unread:
         """``seen``: the line in lower case; ``rest``: without its prefixes."""
         if seen.count("=") > _MOST_SET:
             return
-        severity = next((at for at, each in enumerate(_SEVERE) if each.search(seen)), len(_SEVERE))
+        is_frame = _FRAME.match(rest.lower()) is not None
+        severity = next((at for at, each in enumerate(_SEVERE) if not is_frame and each.search(seen)), len(_SEVERE))
         if seen.strip() and (severity < self._gravest or severity == self._gravest == len(_SEVERE)):
             self._gravest, self._telling, self.file.telling_line = severity, line, number
-        if severity == len(_SEVERE) or _HARMLESS.search(seen) or _FRAME.match(rest.lower()):
+        if severity == len(_SEVERE) or _HARMLESS.search(seen):
             return
         named = next((match["named"] for each in _BLAMED if (match := each.search(seen))), "")
         kind: EventKind = "blamed" if named else "complaint" if _OF_OTHERS.search(seen) else "severe"

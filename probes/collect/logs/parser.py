@@ -267,6 +267,8 @@ class LogParser:
         is_cut = at_end and self.file.is_cut
         if not is_cut:
             block.close()
+        elif not block.is_ignored and (not block.chain or block.last_line >= self.file.lines):
+            self.file.is_cut_in_traceback = True
         found = block.fields() if block.chain and not block.is_ignored else None
         if found is not None:
             kind, fields, words = found

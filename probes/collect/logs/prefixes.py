@@ -27,6 +27,7 @@ _ISO = re.compile(
     r"(?<!\d)(20\d\d)[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)([.,]\d{1,9})?(?: ?(Z|[+-]\d\d:?\d\d))?(?![\d:])"
 )
 _SYSLOG = re.compile(r"\b([JFMASOND][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(\.\d{1,9})?\b")
+_DMESG = re.compile(r"\[[A-Z][a-z]{2} ([JFMASOND][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d) (20\d\d)\]")  # dmesg -T
 
 _TIME = re.compile(r":\d\d:\d\d")  # in every stamp
 
@@ -114,6 +115,11 @@ class Clock:
         if match is not None:
             year, month, day, hour, minute, second, part, zone = match.groups()
             return _unix((int(year), int(month), int(day), int(hour), int(minute), int(second)), part, zone)
+        match = _DMESG.search(text)
+        if match is not None and match[1] in _MONTHS:
+            name, *parts, year = match.groups()
+            day, hour, minute, second = map(int, parts)
+            return _unix((int(year), _MONTHS.index(name) + 1, day, hour, minute, second), None, None)
         match = _SYSLOG.match(text)
         if match is not None and match[1] in _MONTHS:
             name, day, *clock = match.groups()

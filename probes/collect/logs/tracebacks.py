@@ -80,6 +80,9 @@ _TEARDOWN = re.compile(r"(?:^|\.)(?:KeyboardInterrupt|SystemExit|SignalException
 LAUNCHERS = re.compile(r"(?:^|\.)(?:ChildFailedError|CalledProcessError|NCCLHangError)$")  # of theirs, of no rank's
 _CAUSE_OF_WATCHDOG = re.compile(r"CUDA error|device-side assert|illegal memory")
 
+# CUDA's words for broken hardware: cudaErrorECCUncorrectable, NvlinkUncorrectable, Contained.
+_OF_HARDWARE = re.compile(r"CUDA error: .{0,80}(?:uncorrectable (?:ECC|NVLink) error|or a hardware error)")
+
 
 def kind_of_exception(name: str, message: str) -> EventKind:
     """What an exception tells of who raised it."""
@@ -285,7 +288,8 @@ _WHOSE = re.compile(
 
 
 def of_whom(kind: EventKind, fields: dict[str, Any], speaker: Speaker, text: str) -> tuple[EventKind, dict[str, Any]]:
-    """An exception that says of itself of which rank it is, whoever printed it."""
+    """What an exception says of itself: of which rank it is, whoever printed it, and that a GPU is broken."""
+    fields = {**fields, "is_of_hardware": _OF_HARDWARE.search(text) is not None}
     match = _WHOSE.search(text[:300])
     if match is None or fields.get("rank") is not None:
         return kind, fields

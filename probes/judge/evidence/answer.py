@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.first import first_of
 from mltop.probes.judge.evidence.jobs import JobFiles
-from mltop.probes.judge.evidence.roots import roots_of
+from mltop.probes.judge.evidence.roots import is_survived, roots_of
 from mltop.probes.judge.evidence.scene import Attempt, attempts_of
 from mltop.probes.judge.evidence.words import (
     action_for,
@@ -58,9 +58,11 @@ def explained(job: JobFiles) -> ExplainedJob:
         earliest = sorted(attempt.troubles, key=lambda event: (event.at is None, event.at or 0.0, event.line))[:1]
         of_nobody = [event for event in roots_of(attempt) if event.rank is None]
         earliest += sorted(of_nobody, key=lambda event: event.line)[:1]
-        more = [*_quotes(earliest), *_telling(job, attempt)]
         places = {evidence.where for evidence in told.incident.evidence}
-        told.incident.evidence += [evidence for evidence in more if evidence.where not in places]
+        for evidence in (*_quotes(earliest), *_telling(job, attempt)):
+            if evidence.where not in places:
+                told.incident.evidence.append(evidence)
+                places.add(evidence.where)
     others = (
         each for each in zip(attempts, firsts, strict=True) if each[0] is not attempt and each[1].how != "nothing"
     )
@@ -119,8 +121,9 @@ def _told(attempts: Sequence[Attempt], firsts: Sequence[First]) -> int:
 
 def _incident(told: ExplainedJob, attempt: Attempt, first: First) -> Incident:
     kind = _kind(attempt, first)
-    times = known(event.at for event in first.events)
-    begun = [event.at - event.ran_s for event in attempt.of_class("timeout") if event.at and event.ran_s]
+    times = known(event.stamped_at for event in first.events)
+    times = times or known(end.death.at for end in told.ranks if end.death is not None and end.rank in first.ranks)
+    begun = known(event.waited_since for event in attempt.of_class("timeout"))
     others = set(attempt.ranks) - set(first.ranks)
     return Incident(
         id=f"explain:{told.job}:{first.how}:{fold(first.ranks) or ','.join(first.nodes)}",
@@ -137,7 +140,10 @@ def _incident(told: ExplainedJob, attempt: Attempt, first: First) -> Incident:
             waits_in=first.op,
             ended=Ranges.of(end.rank for end in told.ranks if end.death is not None),
         ),
-        evidence=[*_quotes(first.events or attempt.troubles), *_stacks(attempt, first)],
+        evidence=[
+            *_quotes([*first.events[:1], *first.xids, *first.events[1:]] or attempt.troubles),
+            *_stacks(attempt, first),
+        ],
         confidence=first.confidence if first.is_told or first.how == "stopped" else "low",
         action=action_for(first),
     )
@@ -178,7 +184,7 @@ def _stacks(attempt: Attempt, first: First) -> list[Evidence]:
     for rank in first.ranks[:4] if first.is_told else ():
         stacks = [event for event in attempt.by_rank.get(rank, ()) if event.kind == "stack" and event.frames]
         for last in stacks[-1:]:
-            found.append(Evidence("stacks", f"rank {rank} was in {last.frames[0]}", last.at, last.where))
+            found.append(Evidence("stacks", f"rank {rank} was in {last.frames[0]}", last.stamped_at, last.where))
     return found
 
 
@@ -197,7 +203,7 @@ def _evidence(event: LogEvent) -> Evidence:
     is_launchers = is_about or event.by_launcher or event.kind in ("agent_failed", "launcher_failed")
     source: EvidenceSource = "kernel" if event.kind == "xid" else "launcher" if is_launchers else "log"
     who = f"rank {event.rank}: " if event.rank is not None and not is_about else ""
-    return Evidence(source, f"{who}{event.text}", event.at, event.where)
+    return Evidence(source, f"{who}{event.text}", event.stamped_at, event.where)
 
 
 def _end(rank: int, attempt: Attempt) -> RankEnd:
@@ -210,10 +216,10 @@ def _end(rank: int, attempt: Attempt) -> RankEnd:
     return RankEnd(
         rank,
         attempt.nodes.get(rank, ""),
-        _death(events),
+        _death(events, attempt),
         max(known(event.enqueued for event in counts), default=None),
         max(known(event.completed for event in counts), default=None),
-        last if last is not None else max(known(each.at for each in events if each.is_dated), default=None),
+        last if last is not None else max(known(each.stamped_at for each in events), default=None),
         own.file if own is not None else "",
     )
 
@@ -225,16 +231,17 @@ _DEATHS: tuple[tuple[DeathKind, tuple[str, ...]], ...] = (
 )
 
 
-def _death(events: Sequence[LogEvent]) -> Death | None:
-    """The launcher's word counts more than the rank's own."""
+def _death(events: Sequence[LogEvent], attempt: Attempt) -> Death | None:
+    """The launcher's word counts more than the rank's own; what the rank survived is none."""
+    events = [event for event in events if not is_survived(event, attempt)]
     oom = next((event for event in events if event.kind == "oom_kill"), None)
     told = next((event for event in events if event.kind in ("exit", "died")), None)
     if oom is not None:
-        return Death("oom", oom.code, (told or oom).at)
+        return Death("oom", oom.code, (told or oom).stamped_at)
     if told is not None:
-        return Death(told.how, told.code, told.at)
+        return Death(told.how, told.code, told.stamped_at)
     own = ((how, event) for how, kinds in _DEATHS for event in events if event.kind in kinds)
-    return next((Death(how, event.code, event.at) for how, event in own), None)
+    return next((Death(how, event.code, event.stamped_at) for how, event in own), None)
 
 
 def _gaps(job: JobFiles, attempt: Attempt, mute: Sequence[int]) -> list[Gap]:

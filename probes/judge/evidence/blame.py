@@ -28,7 +28,7 @@ class First:
     ``ranks``: the culprits; ``nodes``: where a node is all that is known. ``events``: what it rests on, the best
     first; ``lacking``: ranks without whose word it cannot be told; ``sides``: camps that differ, the smaller first; of
     "program" those that failed. ``sequence``, ``op``, ``group``: of the collective, "" the default one; ``known``: with
-    counters.
+    counters. ``xids``: the driver's, shortly before the CUDA errors among ``events``.
     """
 
     how: How
@@ -42,6 +42,7 @@ class First:
     op: str = ""
     group: str = ""
     known: frozenset[int | None] = frozenset()
+    xids: list[LogEvent] = field(default_factory=list)
 
     @property
     def best(self) -> LogEvent | None:

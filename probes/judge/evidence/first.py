@@ -15,7 +15,14 @@ from dataclasses import replace
 
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.counters import judge_counters
-from mltop.probes.judge.evidence.roots import OTHER_NODE_S, is_before, is_later, roots_of, unexplained_deaths
+from mltop.probes.judge.evidence.roots import (
+    OTHER_NODE_S,
+    is_before,
+    is_later,
+    roots_of,
+    unexplained_deaths,
+    xids_before,
+)
 from mltop.probes.judge.evidence.scene import Attempt
 from mltop.probes.judge.evidence.silence import Silence, silent_ranks
 from mltop.probes.judge.values import grouped
@@ -24,7 +31,10 @@ from mltop.probes.model.evidence.logs import LogEvent
 
 def first_of(attempt: Attempt) -> First:
     found = _of_rows(attempt)
-    return found if found.is_told or found.how == "stopped" else _of_unread(attempt, found) or found
+    if not found.is_told and found.how != "stopped":
+        found = _of_unread(attempt, found) or found
+    found.xids = xids_before(found.events, attempt)
+    return found
 
 
 def _of_rows(attempt: Attempt) -> First:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.evidence.writers import host_of
 from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.logs import LogEvent
 
@@ -14,6 +16,7 @@ ROUGH_S = 1.5  # where one of them is in whole seconds
 LATEST_S = 5.0  # after the first timeout a failure may still be written
 LONGEST_STEP_S = 1800.0  # a failure longer than this before anybody waited was survived
 OLD_S = 600.0  # a kernel's line longer than this before any of the job's trouble is of something else
+_NEAR_LINES = 200  # in one log of all, where a line has no stamp
 _COMPLAINTS = ("named", "timeout", "cascade", "teardown")
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
 _OF_AN_EXCEPTION = 1  # the code of a Python that ends by one
@@ -25,7 +28,8 @@ def roots_of(attempt: Attempt) -> list[LogEvent]:
     found = [event for event in attempt.of_class("root") if _is_possible(event, attempt)]
     found += [event for event in attempt.of_kind("exit") if _is_own_death(event, attempt)]
     found += _repeated(found, attempt)
-    return [event for event in found if not is_later(event, attempt) and not _is_survived(event, attempt)]
+    found = [event for event in found if not is_later(event, attempt) and not is_survived(event, attempt)]
+    return [_of_its_rank(event, found, attempt) for event in found]
 
 
 def _repeated(found: list[LogEvent], attempt: Attempt) -> list[LogEvent]:
@@ -55,6 +59,36 @@ def _is_possible(event: LogEvent, attempt: Attempt) -> bool:
             return False
         return -OLD_S <= event.at - min(begun) <= LONGEST_STEP_S
     return True
+
+
+def xids_before(errors: Sequence[LogEvent], attempt: Attempt) -> list[LogEvent]:
+    """The kernel log's Xids shortly before the CUDA errors of ``errors``: of a GPU that may be theirs."""
+    of_gpus = [event for event in errors if event.kind == "exception" and event.device == "GPU"]
+    xids = (event for event in attempt.of_kind("xid") if all(event.where != error.where for error in errors))
+    return [xid for xid in xids if any(_may_explain(xid, error, attempt) for error in of_gpus)]
+
+
+def _of_its_rank(event: LogEvent, roots: Sequence[LogEvent], attempt: Attempt) -> LogEvent:
+    """An Xid on the node of the only rank that had a CUDA error shortly after it is of that rank's GPU."""
+    if event.kind != "xid" or event.rank is not None or not event.node:
+        return event
+    errors = {error.rank: error for error in roots if xids_before([error], attempt).count(event)}
+    rank, error = next(iter(errors.items()), (None, event))
+    return replace(event, rank=rank) if len(errors) == 1 and _node_of(error, attempt) else event
+
+
+def _node_of(event: LogEvent, attempt: Attempt) -> str:
+    return host_of(event.node or ("" if event.rank is None else attempt.nodes.get(event.rank, "")))
+
+
+def _may_explain(xid: LogEvent, error: LogEvent, attempt: Attempt) -> bool:
+    nodes = {_node_of(xid, attempt), _node_of(error, attempt)} - {""}
+    if len(nodes) > 1 or len({xid.rank, error.rank} - {None}) > 1:
+        return False
+    if xid.is_dated and xid.at is not None and error.at is not None:
+        late_s = LATEST_S if error.is_dated else OLD_S  # then it is only known to be after the stamp above it
+        return -late_s <= error.at - xid.at <= OLD_S
+    return xid.file == error.file and 0 < error.line - xid.line <= _NEAR_LINES
 
 
 def _is_own_death(event: LogEvent, attempt: Attempt) -> bool:
@@ -148,7 +182,7 @@ def is_later(event: LogEvent, attempt: Attempt) -> bool:
     return end is not None and event.at is not None and event.at > end + LATEST_S + attempt.clock_doubt_s
 
 
-def _is_survived(event: LogEvent, attempt: Attempt) -> bool:
+def is_survived(event: LogEvent, attempt: Attempt) -> bool:
     """An exception that was caught: its rank went on after it."""
     if event.survived:
         return True

@@ -42,7 +42,9 @@ def stream_of(path: str) -> str:
 
 @dataclass
 class Attempt:
-    """One start of a job. ``events``: with ranks and nodes, as far as they are known; ``world_size``: as told."""
+    """One start of a job. ``events``: with ranks and nodes, as far as they are known; ``world_size``: as a line says: a
+    launcher lists ranks that failed, or that it ended, which need not be all.
+    """
 
     number: int
     events: list[LogEvent] = field(default_factory=list)
@@ -51,6 +53,7 @@ class Attempt:
     world_size: int | None = None
     is_thinned: bool = False
     is_cut: bool = False  # a file of ranks ends within a line
+    is_cut_in_traceback: bool = False
     ends: dict[str, GoodEnds] = field(default_factory=dict)  # file → where it reports a good end
     _picked: dict[tuple[int, str, tuple[str, ...]], list[LogEvent]] = field(default_factory=dict, repr=False)
 
@@ -162,6 +165,7 @@ def _attempt(number: int, files: Sequence[LogFile], told_in: Mapping[str, Sequen
         found.events += [event for event in placed if not (event.survived and event.kind != "exception")]
         found.is_thinned = found.is_thinned or file.is_thinned
         found.is_cut = found.is_cut or (file.is_cut and (bool(file.speakers) or len(files) == 1))
+        found.is_cut_in_traceback |= file.is_cut_in_traceback
         if file.good_ends.latest:
             found.ends[file.path] = file.good_ends
         _note_presence(found, file, ranks)
@@ -170,9 +174,6 @@ def _attempt(number: int, files: Sequence[LogFile], told_in: Mapping[str, Sequen
             found.nodes.setdefault(event.rank, event.node)
     told = [event.sequence for event in found.of_kind("world") if event.sequence and event.sequence <= MOST_RANKS]
     found.world_size = max(told, default=None)
-    rows = {event.rank for event in found.of_kind("exit") if event.rank is not None}
-    if found.world_size is None and rows and rows == set(range(max(rows) + 1)):
-        found.world_size = max(rows) + 1
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from mltop.probes.judge.deaths import ended_by
 from mltop.probes.judge.evidence.blame import First
 from mltop.probes.judge.evidence.scene import Attempt
+from mltop.probes.judge.health.gpu.xid_catalog import HW, WARN, advice, lookup
 from mltop.probes.judge.values import known
 from mltop.probes.model.evidence.logs import LogEvent, Topic
 from mltop.probes.model.ranks import fold, ranks_text
@@ -150,9 +151,10 @@ def _stopped(attempt: Attempt, first: First) -> str:
     event = first.events[0]
     how = _ENDINGS.get(event.kind, "its processes were asked to end")
     times = [each.last_at for each in attempt.presence.values() if each.last_at is not None]
-    quiet = event.at - max(times) if event.at is not None and times else 0.0
+    at = event.stamped_at
+    quiet = at - max(times) if at is not None and times else 0.0
     stood = f"; its ranks had written nothing for {duration_words(quiet)} then" if quiet >= 600 else ""
-    return f"stopped from outside: {how}{f' at {clock_time(event.at)}' if event.at is not None else ''}{stood}"
+    return f"stopped from outside: {how}{f' at {clock_time(at)}' if at is not None else ''}{stood}"
 
 
 def headline_of_unseen(telling: str, is_of_training: bool) -> str:
@@ -181,6 +183,9 @@ def _why_not(attempt: Attempt, first: First) -> str:
     killed_by = _launchers_signal(first)
     if killed_by is not None:
         only_victims = f"a process was killed by {ended_by(killed_by)}, and its launcher does not say which one"
+    cut = "no failure is logged, and the logs end within a line"
+    if attempt.is_cut_in_traceback:
+        cut = "the logs end within a traceback, so what failed is not known for sure"
     return {
         "unordered": f"{names} each failed on their own, and which was first is not known",
         "contradicted": (
@@ -198,7 +203,7 @@ def _why_not(attempt: Attempt, first: First) -> str:
             f"{f'the watchdogs of {_ranks(watching)}' if watching else 'a watchdog'} report no progress: "
             f"a stall in CUDA, NCCL or Python's lock{_quote(first)}"
         ),
-        "cut off": "no failure is logged, and the logs end within a line: truncated, or still being written",
+        "cut off": f"{cut}: truncated, or still being written",
     }.get(first.how, "no cause of its end is logged")
 
 
@@ -229,9 +234,9 @@ _DO = {
 }
 _DO_KILLED = "see who killed it: dmesg and the cgroup's memory.events of its node"
 _DO_CRASHED = "look for its core file, and rerun it with PYTHONFAULTHANDLER=1"
+_DO_OF_GPU = "its GPU reports broken hardware: look for its Xid in the node's kernel log, and run mltop check there"
 _DO_ABOUT: dict[str, str] = {
     "oom_kill": "give it more host memory, or use less: dataloader workers, pinned memory, the checkpoint's copy",
-    "xid": "see what the Xid means: mltop check on that node; drain it if it comes again",
     "exit": "read what it wrote last: it ended by itself",
     "died": _DO_CRASHED,
     "fatal_signal": "look for its core file",
@@ -266,9 +271,26 @@ def _about(event: LogEvent) -> str:
     return (_DO_TOPIC[event.topic] if event.topic else "") or _DO_ABOUT.get(event.kind, "")
 
 
+def _xid_of(first: First) -> LogEvent | None:
+    """The Xid that the failure comes from, the gravest of several."""
+    xids = [event for event in (*first.events[:1], *first.xids) if event.kind == "xid"]
+    return min(xids, key=lambda xid: not _is_of_hardware(xid), default=None)
+
+
+def _is_of_hardware(event: LogEvent | None) -> bool:
+    """Whether it says that a GPU is at fault, not the program."""
+    if event is not None and event.kind == "xid":
+        return lookup(event.code or 0).tier in (HW, WARN)
+    return event is not None and event.is_of_hardware
+
+
 def action_for(first: First) -> str:
     """What to do now."""
-    event = first.best
+    event, xid = first.best, _xid_of(first)
+    if xid is not None:
+        return f"Xid {xid.code} on GPU {xid.device}: {advice(xid.code or 0, None)}"
+    if _is_of_hardware(event):
+        return _DO_OF_GPU
     killed_by = _launchers_signal(first) if first.how == "only victims" else None
     if first.how in ("failed", "alike", "program") and event is not None:
         by_itself = event.how == "exit" and (event.code or 0) <= 128
@@ -291,7 +313,7 @@ def settings_for(attempt: Attempt, first: First) -> list[str]:
     is_torchs = by_torchrun or (bool(timed_out) and not by_srun and not attempt.of_kind("worker_lost"))
     if attempt.is_thinned:
         found.append(UNTHINNED)
-    unattributed = any(event.rank is None for event in attempt.of_class("root", "timeout"))
+    unattributed = any(event.rank is None for event in attempt.of_class("root", "timeout") if event.kind != "xid")
     if (first.lacking or unattributed or first.how in ("only victims", "no data")) and first.how != "stopped":
         found.append(PER_RANK if is_torchs else LABELLED if by_srun else OWN_FILES)
     if any(event.kind == "exit" and event.how == "exit" and event.code for event in attempt.events) and (
@@ -304,7 +326,10 @@ def settings_for(attempt: Attempt, first: First) -> list[str]:
         event.kind in ("died", "fatal_signal") or (event.kind == "exit" and event.code == 11) for event in first.events
     ):
         found.append(FAULTS)
-    if any(event.kind == "device_assert" or (event.kind == "exception" and event.device) for event in first.events):
+    is_of_hardware = _is_of_hardware(_xid_of(first) or first.best)
+    if not is_of_hardware and any(
+        event.kind == "device_assert" or (event.kind == "exception" and event.device) for event in first.events
+    ):
         found.append(BLOCKING)
     return found
 

@@ -134,10 +134,10 @@ class Ranks:
         return local_rank if self._highest + 1 < 2 * (local_rank + 1) else None
 
     def _of_pid(self, node: str, pid: int) -> int | None:
-        return self._by_pid.get((_host(node), pid), self._by_pid.get(("", pid)))
+        return self._by_pid.get((host_of(node), pid), self._by_pid.get(("", pid)))
 
     def _of_local(self, speaker: Speaker, file: LogFile) -> int | None:
-        first = self._firsts.get((file.path, _host(speaker.node)))
+        first = self._firsts.get((file.path, host_of(speaker.node)))
         return None if first is None or speaker.local_rank is None else first + speaker.local_rank
 
     def _by(self, rank: int | None, event: LogEvent, file: LogFile) -> LogEvent:
@@ -179,7 +179,7 @@ def _by_pid(files: Sequence[LogFile]) -> dict[tuple[str, int], int]:
         worlds = (event for event in file.events if event.kind == "world" and event.sequence == largest)
         told += [(event.speaker.pid, event.group_rank, event.speaker.node) for event in worlds]  # the job's ranks
     pairs = ((pid, rank, node) for pid, rank, node in told if pid is not None and rank is not None)
-    return _agreed(((place, pid), rank) for pid, rank, node in pairs for place in {"", _host(node)})
+    return _agreed(((place, pid), rank) for pid, rank, node in pairs for place in {"", host_of(node)})
 
 
 _SGLANGS, _VLLMS = re.compile(r"(DP\d+) TP(\d+)(?: EP\d+)?"), re.compile(r"Worker_(DP\d+)_\w+")
@@ -265,10 +265,10 @@ def _first_ranks(files: Sequence[LogFile]) -> dict[tuple[str, str], int]:
         for event in file.events
         if event.kind == "exit" and event.rank is not None and len(event.named) == 1 and event.speaker.task is None
     ]
-    return _agreed(((path, place), first) for path, node, first in told for place in {"", _host(node)})
+    return _agreed(((path, place), first) for path, node, first in told for place in {"", host_of(node)})
 
 
-def _host(node: str) -> str:
+def host_of(node: str) -> str:
     """Without its domain."""
     return node if node[:1].isdigit() else node.partition(".")[0]
 

@@ -167,10 +167,16 @@ class LogEvent:
     survived: bool = False  # the file goes on with steps after it
     by_launcher: bool = False  # the launcher's table repeats what a rank said
     frames: tuple[str, ...] = ()
+    is_of_hardware: bool = False  # of a CUDA error: it says that the GPU is broken
 
     @property
     def event_class(self) -> EventClass:
         return CLASS_OF[self.kind]
+
+    @property
+    def stamped_at(self) -> float | None:
+        """By its own stamp; unix s. Only this may be shown as its time: a line before it may be hours older."""
+        return self.at if self.is_dated else None
 
     @property
     def waited_since(self) -> float | None:
@@ -206,7 +212,8 @@ class LogFile:
 
     ``speakers``: those that the lines at its beginning and end, and its events have. ``last_at``, ``last_step``: of its
     last lines, ``last_steps``: where its last three begin; ``first_step``: of its first ones; ``is_cut``: it ends
-    within a line; ``is_thinned``: lines were left out by who wrote it (Ray). ``telling``: the most severe of its last
+    within a line, ``is_cut_in_traceback``: or before what an exception says surely ends; ``is_thinned``: lines were
+    left out by who wrote it (Ray). ``telling``: the most severe of its last
     lines that no row knows, else its last one. ``is_of_agent``: torchrun's agent writes there; ``is_of_training``: it
     reads like the log of a training or serving job.
     ``mentions``: torchrun folders and Slurm jobs that its lines name.
@@ -240,6 +247,7 @@ class LogFile:
     first_step: int | None = None
     first_step_line: int = 0
     is_cut: bool = False
+    is_cut_in_traceback: bool = False
     is_thinned: bool = False
     mentions: set[str] = field(default_factory=set)
     gaps: list[Gap] = field(default_factory=list)

@@ -13,7 +13,7 @@ from pathlib import Path
 from mltop.probes.model.units import duration_words
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.programs import run_program
-from mltop.probes.reach.targets.slurm import JOB_ID
+from mltop.probes.reach.targets.slurm import JOB_ID, failure_of
 
 TIMEOUT_S = 10.0
 _FIELD = re.compile(
@@ -37,11 +37,14 @@ def past_job(text: str) -> PastJob:
     what = f"--job {text}"
     if JOB_ID.fullmatch(text) is None:
         raise UsageProblem(f"--job {text!r}", "is not a Slurm job id", "a number such as 123 or 123_4: `sacct`")
-    told = _by_sacct(text)
-    lines = _asked("scontrol", "--oneliner", "show", "job", text)  # nothing of jobs that ended more than minutes ago
+    failures: list[str] = []
+    told = _by_sacct(text, failures)
+    # It knows nothing of jobs that ended more than minutes ago.
+    lines = _asked(("scontrol", "--oneliner", "show", "job", text), failures)
     told.update(_FIELD.findall(lines[0]) if lines else ())
     if not told:
-        raise UsageProblem(what, "Slurm knows no such job", "give its log files: mltop explain PATH…")
+        why = "; ".join(dict.fromkeys(failures)) or "Slurm knows no such job"
+        raise UsageProblem(what, why, "give its log files: mltop explain PATH…")
     outputs = tuple(
         dict.fromkeys(name for key in ("StdOut", "StdErr") for name in _files(told.get(key, ""), told, text))
     )
@@ -53,21 +56,26 @@ def past_job(text: str) -> PastJob:
     return PastJob(text, state, told.get("NodeList", ""), outputs)
 
 
-def _by_sacct(job: str) -> dict[str, str]:
+def _by_sacct(job: str, failures: list[str]) -> dict[str, str]:
     """Of all jobs, where accounting is on. Before Slurm 23.11 it does not know StdOut."""
     fields = "JobID,State,ExitCode,NodeList,JobName,User,WorkDir,StdOut,StdErr"
     for names in (fields, fields.rpartition(",StdOut")[0]):
-        lines = _asked("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", f"--format={names}")
+        asks = ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", f"--format={names}")
+        of_this: list[str] = []
+        lines = _asked(asks, of_this)
         if lines:
             keys = ("JobId", "JobState", "ExitCode", "NodeList", "JobName", "UserId", "WorkDir", "StdOut", "StdErr")
             return {key: value for key, value in zip(keys, lines[0].split("|"), strict=False) if value}
+    failures += of_this
     return {}
 
 
-def _asked(name: str, *options: str) -> list[str]:
-    """The lines that it prints; none when it is not there, does not know, or accounting is off."""
+def _asked(command: tuple[str, ...], failures: list[str]) -> list[str]:
+    """The lines that it prints. None when it does not know the job; or when it failed: why is added to ``failures``."""
+    name, *options = command
     program = shutil.which(name)
     if program is None:
+        failures.append(f"Slurm's {name} is not on this machine")
         return []
     try:
         done = run_program((program, *options), TIMEOUT_S)
@@ -76,7 +84,12 @@ def _asked(name: str, *options: str) -> list[str]:
         raise UsageProblem("--job", f"{name} did not answer within {duration_words(TIMEOUT_S)}", fix) from None
     except OSError as error:
         raise UsageProblem("--job", f"cannot start {program}: {error.strerror}") from None
-    return [line for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    if done.returncode == 0:
+        return [line for line in done.stdout.splitlines() if line.strip()]
+    said = failure_of(name, done)
+    if "Invalid job id" not in said:
+        failures.append(said)
+    return []
 
 
 def _files(pattern: str, told: dict[str, str], job: str) -> Iterator[str]:

@@ -129,10 +129,16 @@ def _squeue(what: str, *options: str) -> list[str]:
         raise UsageProblem(what, f"cannot start {program}: {error.strerror}") from None
     if squeue.returncode == 0:
         return squeue.stdout.splitlines()
-    error_line = (squeue.stderr.strip().splitlines() or [f"squeue ended with {squeue.returncode}"])[-1].strip()
-    if "Invalid job id" in error_line:
+    failure = failure_of("squeue", squeue)
+    if "Invalid job id" in failure:
         raise UsageProblem(what, "no such job", "it may have ended long ago: `sacct -j`")
-    raise UsageProblem(what, f"squeue failed: {error_line}")
+    raise UsageProblem(what, failure)
+
+
+def failure_of(name: str, done: subprocess.CompletedProcess[str]) -> str:
+    """What one of Slurm's programs says of why it failed."""
+    said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1].strip()
+    return f"{name} failed: {said.removeprefix(f'{name}: ')}"
 
 
 def _number(text: str) -> int:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.scripts import shell_script
 from tests.slurm import slurm_cluster
 
@@ -60,6 +62,29 @@ def test_a_slurm_that_does_not_know_it_is_said(tmp_path: Path) -> None:
         done.stderr.splitlines()[-1]
         == "mltop: --job 7: Slurm knows no such job (give its log files: mltop explain PATH…)"
     )
+
+
+OFF = "echo 'sacct: error: Slurm accounting storage is disabled' >&2; exit 1"
+NO_FIELD = 'case "$*" in *StdOut*) echo "sacct: fatal: Invalid field requested: StdOut" >&2; exit 1; esac'
+NO_JOB = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+UNCONFIGURED = "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("sacct", "scontrol", "why"),
+    [
+        ("exit 3", UNCONFIGURED, "sacct failed: it ended with 3; scontrol failed: fatal: Could not establish a"),
+        ("exit 0", UNCONFIGURED, "scontrol failed: fatal: Could not establish a configuration source"),
+        (OFF, NO_JOB, "sacct failed: error: Slurm accounting storage is disabled"),  # it may have ended long ago
+        (NO_FIELD, NO_JOB, "Slurm knows no such job"),  # before 23.11
+    ],
+)
+def test_a_slurm_that_fails_does_not_deny_the_job(tmp_path: Path, sacct: str, scontrol: str, why: str) -> None:
+    shell_script(tmp_path / "bin" / "sacct", sacct)
+    shell_script(tmp_path / "bin" / "scontrol", scontrol)
+    done = explained("--job", "7", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"mltop: --job 7: {why}")
 
 
 def test_of_a_real_slurm() -> None:
