@@ -247,7 +247,7 @@ def guarded(
         return read()
     except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other collectors go on
         why = f"the collector failed: {type(error).__name__}: {shown_text(str(error))}"
-        return empty(), [Gap(what, why, "please report this")]
+        return empty(), [Gap(what, why, "please report this", code="unread")]
 
 
 def _of_ranks(events: list[KernelEvent], ranks: list[RankSample], deaths: list[RankDeath]) -> list[KernelEvent]:

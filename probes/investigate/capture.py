@@ -27,7 +27,7 @@ from mltop.probes.record.decoding import decode_sample
 from mltop.probes.record.recordings import DecodeLine, sentence
 from mltop.probes.system.files import BadFile
 
-Describe = Callable[[list[JobReport]], str]
+Describe = Callable[[Sequence[JobReport], Sequence[Sample]], str]
 NodeSamples = Iterable[tuple[str, list[Sample]]]
 MOST_JUDGED, LEAST_JUDGED = 2000, 2  # samples of all nodes, and of one: two tell whether a counter grows
 HISTORY_S = 600.0  # of samples that a capture holds
@@ -127,7 +127,7 @@ def finish_capture(
     diagnosis = diagnosed(recent.samples)
     incidents = incidents or diagnosis.incidents(reports)
     writer.add("verdict.json", to_json(stacks_object(material, reports, incidents)).encode())
-    writer.add("verdict.txt", describe(reports).encode())
+    writer.add("verdict.txt", describe(reports, material.newest).encode())
     writer.add(INCIDENTS, to_json(list(incidents)).encode())
     writer.add(
         FINDINGS, to_json([finding for finding in diagnosis.health.findings() if finding.until is None]).encode()

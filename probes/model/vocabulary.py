@@ -63,8 +63,9 @@ REFUSALS = frozenset(
 FaultCode = Literal[Fault, ""]
 # Of a value also left_out (a node told what cannot be, or more than any has), not_here (it exists, and machines of this
 # kind, containers or virtual ones, never show it); of a verdict unwatched (ranks that no watched node has), no_answer
-# (of a node), duplicate (ranks that exist twice). "" where nobody needs to know.
-GapCode = Literal[Fault, "left_out", "not_here", "unwatched", "no_answer", "duplicate", ""]
+# (of a node), duplicate (ranks that exist twice); of a source unread (nothing of it could be read). "" where nobody
+# needs to know.
+GapCode = Literal[Fault, "left_out", "not_here", "unwatched", "no_answer", "duplicate", "unread", ""]
 
 GpuState = Literal["ok", "lost", "error"]
 ActivitySource = Literal["gpm", "dcgm"]

@@ -18,7 +18,7 @@ from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
-from mltop.probes.model import SCHEMA, JobReport, NodeState
+from mltop.probes.model import SCHEMA, JobReport, NodeState, Sample
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
@@ -319,8 +319,8 @@ def saved(path: Path, decode_line: DecodeLine | None = None) -> Saved:
     return content
 
 
-def verdict_text(reports: list[JobReport]) -> str:
-    """The reports as plain text, as `mltop stacks` prints them."""
+def verdict_text(reports: Sequence[JobReport], samples: Sequence[Sample]) -> str:
+    """The reports as plain text, as `mltop stacks` prints them; ``samples`` say whether the ranks are known."""
     from io import StringIO
 
     from rich.console import Console
@@ -328,5 +328,6 @@ def verdict_text(reports: list[JobReport]) -> str:
     from mltop.tui.report import print_reports
 
     text = StringIO()
-    print_reports(reports, [], Console(file=text, width=110, color_system=None, force_terminal=False))
+    console = Console(file=text, width=110, color_system=None, force_terminal=False)
+    print_reports(reports, [], console, samples=samples)
     return text.getvalue()
