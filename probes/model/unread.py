@@ -11,7 +11,7 @@ def unread_ranks(sample: Sample) -> Gap | None:
     read do not count: there are some on every machine.
     """
     gaps = () if sample.ranks else sample.gaps
-    return next((gap for gap in gaps if gap.source == "ranks" and gap.code == "unread"), None)
+    return next((gap for gap in gaps if gap.source == "ranks" and gap.code in ("unread", "limit")), None)
 
 
 def unread_gpus(sample: Sample) -> Gap | None:

@@ -22,6 +22,7 @@ from mltop.probes.model import SCHEMA, JobReport, NodeState, Sample
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
+from mltop.probes.system.limits import LimitReached
 from mltop.tui.app.output import put_json, say, write_over
 from mltop.tui.app.selection import first_of
 
@@ -208,6 +209,7 @@ class Machines:
             waiting = arrivals.awaited(views, done, now, ALL_NODES)
             if not waiting or now >= self.deadline:
                 self.stderr.clear()
+                refuse_limits(views)
                 return self._in_time(views)
             self.stderr.show(f"{self._what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting, reasons)}")
             changed.wait(min(LOOK_S, self.deadline - now))
@@ -233,6 +235,14 @@ class Machines:
 
     def _in_time(self, views: Iterable[NodeView]) -> tuple[NodeView, ...]:
         return tuple(in_time(view, time.monotonic() - self.began) for view in views)
+
+
+def refuse_limits(views: Iterable[NodeView]) -> None:
+    """Raises LimitReached where a limit of the system keeps all nodes that answer from being read."""
+    gaps = [(view.node, view.sample.gaps) for view in views if view.sample is not None]
+    limits = [next((f"{node}: {gap.why}" for gap in own if gap.code == "limit"), "") for node, own in gaps]
+    if limits and all(limits):
+        raise LimitReached(limits[0])
 
 
 def in_time(view: NodeView, waited_s: float) -> NodeView:

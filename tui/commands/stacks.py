@@ -29,6 +29,7 @@ from mltop.tui.commands.live import (
     Machines,
     Stderr,
     recording_problems,
+    refuse_limits,
     refuse_read_only,
     say_gap,
 )
@@ -154,6 +155,7 @@ def live(
             run.cancel()
             if not run.wait(CANCEL_S):
                 failed = "judging did not end within the time: --job or -w for a part of it, or a longer --timeout"
+        refuse_limits(machines.session.view().nodes)
         machines.stderr.last_failures(run.material.not_answered)
     failed = run.error or failed
     missing = sorted({*request.pids} - {dump.pid for dump in run.material.dumps})

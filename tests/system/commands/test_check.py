@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -317,3 +318,21 @@ def test_a_driver_that_is_gone_is_one_line_with_its_command(machine: FakeMachine
     assert done.returncode == 2 and lines[0].startswith("CRIT "), done.stdout
     assert [line.strip() for line in lines if line.startswith(("CRIT", "WARN", "?"))] == [lines[0].strip()]
     assert lines[-1].strip() == f"do: {command}"
+
+
+@pytest.mark.parametrize("command", ["check", "stacks", "snapshot"])
+def test_a_limit_of_open_files_is_named_once(command: str) -> None:
+    argv = ["sh", "-c", f"ulimit -n 32; exec '{sys.executable}' -m mltop {command}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(": this process may open no more files (ulimit -n 32): raise it")
+    assert (done.returncode, done.stdout) == (71, "")
+
+
+@pytest.mark.parametrize("command", ["stacks", "snapshot"])
+def test_ranks_that_cannot_be_read_are_not_none(command: str, tmp_path: Path) -> None:
+    env = {**os.environ, "MLTOP_SYSROOT": str(tmp_path)}
+    done = subprocess.run([*MLTOP, command], capture_output=True, text=True, timeout=90, env=env, check=False)
+    assert done.returncode == 3
+    assert "ranks unknown: the collector failed: FileNotFoundError" in done.stdout
+    assert "no training ranks" not in done.stdout
