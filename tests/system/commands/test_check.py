@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.model import Sample
-from mltop.probes.record import recording
+from mltop.probes.model import Culprit, Incident, NodeState, Sample, to_json
+from mltop.probes.record import CaptureWriter, recording
+from mltop.probes.record.captures import INCIDENTS
 from tests.builders.health_samples import node_h100
 from tests.documents import ROOT
 from tests.fakes.machine import FakeMachine
@@ -268,6 +269,28 @@ def test_a_recording_is_checked_from_end_to_end(machine: FakeMachine, tmp_path: 
     still = [replace(sample) for sample in samples[:20]]
     found = report(machine, "--recording", str(write(tmp_path / "cut.jsonl", still)))
     assert [one["until"] for one in found["findings"]] == [None]
+
+
+def test_a_capture_of_a_hang_is_critical(machine: FakeMachine, tmp_path: Path) -> None:
+    told = Incident(
+        "job/train/7",
+        "hang",
+        "critical",
+        "rank 2 is stuck",
+        "train",
+        7,
+        1000.0,
+        culprits=[Culprit(2, "n1", 7, "is stuck", "")],
+    )
+    writer = CaptureWriter(tmp_path / "hang")
+    writer.nodes([NodeState("n1", "live")])
+    writer.add_samples("n1", [node_h100(1000.0 + at) for at in range(10)])
+    writer.add(INCIDENTS, to_json([told]).encode())
+    writer.finish()
+    found = report(machine, "--recording", str(tmp_path / "hang"))
+    assert found["exit"] == 2
+    assert [(one["kind"], one["headline"]) for one in found["incidents"]] == [("hang", "rank 2 is stuck")]
+    assert "CRIT rank 2 is stuck" in run(machine, "check", "--recording", str(tmp_path / "hang")).stdout
 
 
 def test_nodes_of_a_recording_come_in_any_order(machine: FakeMachine, tmp_path: Path) -> None:
