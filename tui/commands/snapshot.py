@@ -39,10 +39,12 @@ def run(options: TargetOptions, as_json: bool, config: Config = DEFAULTS) -> int
             say(f"{path}: no samples in it")
     diagnosis = diagnosed(samples, config.thresholds)
     findings, incidents = diagnosis.health.findings(), diagnosis.incidents()
+    # Of one sample nobody can say that a job is starting: it may have run, or hung, for days.
+    motions = [motion for motion in diagnosis.motions.motions() if motion.phase != "starting"]
     answer = {"nodes": nodes, "samples": samples, "findings": findings, "incidents": incidents}
 
     def show(console: Console) -> None:
-        print_snapshot(samples, findings, nodes, console, states_of(diagnosis.motions.motions(), incidents))
+        print_snapshot(samples, findings, nodes, console, states_of(motions, incidents))
 
     put_answer(as_json, answer, show)
     unread = any(unread_ranks(sample) or unread_gpus(sample) for sample in samples)

@@ -138,7 +138,8 @@ def print_snapshot(
     if len(nodes) > FEW:
         _jobs(view.nodes, page)
     else:
-        context = RowContext(Picture(view, tuple(findings), states=states), EarlierRanks(), lambda *_: None)
+        picture = Picture(view, tuple(findings), states=states)
+        context = RowContext(picture, EarlierRanks(), lambda *_: None, one_look=True)
         for node in view.nodes:
             _gpus_of(node, context, page, many=len(samples) > 1)
         _processes_of(view.nodes, context, page)

@@ -47,10 +47,19 @@ class RowContext:
     """Of one picture. ``track``: the last ten minutes of a GPU, None where nothing was kept of it."""
 
     def __init__(
-        self, picture: Picture, earlier: EarlierRanks, track: Tracks, past: bool = False, settled: bool = True
+        self,
+        picture: Picture,
+        earlier: EarlierRanks,
+        track: Tracks,
+        past: bool = False,
+        settled: bool = True,
+        *,
+        one_look: bool = False,
     ) -> None:
-        """``past``: the picture is of a moment of the past; ``settled``: nothing more comes to be known of it."""
-        self._past = past
+        """``past``: the picture is of a moment of the past; ``settled``: nothing more comes to be known of it;
+        ``one_look``: it is of one sample, and a rank whose GPU is busy may as well wait in a collective.
+        """
+        self._past, self._one_look = past, one_look
         self.settled = settled
         self.picture = picture
         self.earlier = earlier
@@ -116,7 +125,7 @@ class RowContext:
     def rank_line(self, node: NodeView, rank: RankSample) -> RankLine:
         """Without its rates."""
         doing = self.picture.states.rank(node.node, rank, rank.state)
-        if doing.state in ("unknown", "works"):
+        if doing.state in ("unknown", "works") and not self._one_look:
             doing = self._by_its_gpus(node, rank, doing)
         return RankLine(node.node, rank, None, doing, self.now, gpu_bytes_of(node, rank))
 
