@@ -17,9 +17,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from mltop.probes.agent.protocol import Message, Row
+from mltop.probes.agent.sampler import failure_gap
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.judge.stall.node import NodeMotion
-from mltop.probes.model import Gap, Sample
+from mltop.probes.model import Sample
 from mltop.probes.model.news.judged import JobPart, PartNumbers
 from mltop.probes.model.news.row import pack_row, row_of
 from mltop.probes.model.sample import Reads
@@ -77,9 +78,7 @@ class Frames:
             if has_news or not 0 <= sample.sampled_at - self._looked_at < self._judged_every_s:
                 messages += self._judge_it(sample)
         except Exception as error:  # noqa: BLE001 - said, and samples go on
-            sample.gaps.append(
-                Gap("judging", f"{type(error).__name__}: {shown_text(str(error))}", "please report this")
-            )
+            sample.gaps.append(failure_gap("judging", error, f"{type(error).__name__}: {shown_text(str(error))}"))
             has_news = self._has_news(sample)
         since_s = sample.sampled_at - self._whole_at
         if has_news or not 0 <= since_s < self._every_s or time.monotonic() < self._watched_until:

@@ -14,6 +14,7 @@ from mltop.probes.agent.programs import Programs, Unavailable
 from mltop.probes.agent.protocol import Message, Operation, Request
 from mltop.probes.collect.redaction.values import shown_text
 from mltop.probes.model import RankSample, RankStacks
+from mltop.probes.system.limits import limit_words
 
 if TYPE_CHECKING:
     from mltop.probes.agent.probing import Probing
@@ -111,7 +112,8 @@ class Requests:
         except Unavailable as missing:
             self._send(Message("error", id=request.id, error=str(missing), fix=missing.fix))
         except Exception as error:  # noqa: BLE001 - the caller is told; a thread's traceback would reach nobody
-            self._send(Message("error", id=request.id, error=f"{type(error).__name__}: {shown_text(str(error))}"))
+            why = limit_words(error) or f"{type(error).__name__}: {shown_text(str(error))}"
+            self._send(Message("error", id=request.id, error=why))
         finally:
             with self._lock:
                 self._cancels.pop(request.id, None)

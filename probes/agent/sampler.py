@@ -31,6 +31,7 @@ from mltop.probes.model import (
     to_json,
 )
 from mltop.probes.model.sample import marked_not_here, traffic_of
+from mltop.probes.system.limits import limit_words
 from mltop.probes.system.paths import proc
 
 PACKED_EVERY_S, MOST_PACKED = 4.5, 120  # five seconds at one sample per second, with room for its jitter
@@ -247,7 +248,14 @@ def guarded(
         return read()
     except Exception as error:  # noqa: BLE001 - the gap tells every caller, and the other collectors go on
         why = f"the collector failed: {type(error).__name__}: {shown_text(str(error))}"
-        return empty(), [Gap(what, why, "please report this")]
+        return empty(), [failure_gap(what, error, why)]
+
+
+def failure_gap(what: str, error: Exception, why: str) -> Gap:
+    """``why``: in words, unless a limit of the system explains it, which is no fault of ours."""
+    if words := limit_words(error):
+        return Gap(what, words, code="limit")
+    return Gap(what, why, "please report this", code="unread")
 
 
 def _of_ranks(events: list[KernelEvent], ranks: list[RankSample], deaths: list[RankDeath]) -> list[KernelEvent]:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mltop.probes.investigate.advice import advised
-from mltop.probes.investigate.diagnosis import diagnosed, with_told
+from mltop.probes.investigate.diagnosis import Diagnosis, diagnosed, with_told
 from mltop.probes.investigate.material import Material, judge, nodes_by_gap, rank_gaps
 from mltop.probes.judge.health.rule import NO_EXPECTATIONS
 from mltop.probes.judge.nodes import by_reason, folded
@@ -27,7 +27,7 @@ from mltop.probes.record.decoding import decode_sample
 from mltop.probes.record.recordings import DecodeLine, sentence
 from mltop.probes.system.files import BadFile
 
-Describe = Callable[[list[JobReport]], str]
+Describe = Callable[[Sequence[JobReport], Sequence[Sample]], str]
 NodeSamples = Iterable[tuple[str, list[Sample]]]
 MOST_JUDGED, LEAST_JUDGED = 2000, 2  # samples of all nodes, and of one: two tell whether a counter grows
 HISTORY_S = 600.0  # of samples that a capture holds
@@ -127,7 +127,7 @@ def finish_capture(
     diagnosis = diagnosed(recent.samples)
     incidents = incidents or diagnosis.incidents(reports)
     writer.add("verdict.json", to_json(stacks_object(material, reports, incidents)).encode())
-    writer.add("verdict.txt", describe(reports).encode())
+    writer.add("verdict.txt", describe(reports, material.newest).encode())
     writer.add(INCIDENTS, to_json(list(incidents)).encode())
     writer.add(
         FINDINGS, to_json([finding for finding in diagnosis.health.findings() if finding.until is None]).encode()
@@ -208,10 +208,16 @@ def retold(
     and with what was told then by who had watched for longer. Raises BadRecording.
     """
     saved = load(path)
-    material = material_of(saved)
     most = most_of_a_node(len(saved.samples))
     minutes = ([*own.since(own.newest_at - HISTORY_S)][-most:] for own in saved.samples.values())
-    diagnosis = diagnosed([sample for of_node in minutes for sample in of_node], thresholds)
+    return judged_anew(saved, diagnosed([sample for of_node in minutes for sample in of_node], thresholds), job)
+
+
+def judged_anew(
+    saved: Saved, diagnosis: Diagnosis, job: str | None = None
+) -> tuple[Material, list[JobReport], list[Incident]]:
+    """The same of what was read; ``diagnosis`` has seen its samples."""
+    material = material_of(saved)
     rhythms = ((motion.job_key, motion.rhythm) for motion in diagnosis.motions.motions())
     material.rhythms = {key: rhythm.step_s for key, rhythm in rhythms if rhythm is not None}
     reports = judge(material, job)

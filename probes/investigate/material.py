@@ -21,6 +21,7 @@ from mltop.probes.model import (
 from mltop.probes.model.evidence.records import RankRecords
 from mltop.probes.model.ranks import Ranges
 from mltop.probes.reach.view import Connection
+from mltop.probes.system.limits import limit_words
 
 if TYPE_CHECKING:
     from mltop.probes.judge.hang.evidence import JobEvidence
@@ -150,7 +151,7 @@ def _judged(evidence: JobEvidence, until: float) -> JobReport:
 
 
 def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error} (please report this)"
+    return limit_words(error) or f"{type(error).__name__}: {error} (please report this)"
 
 
 def _worst_first(report: JobReport) -> tuple[int, int, int, str]:

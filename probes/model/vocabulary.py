@@ -33,7 +33,7 @@ GapKind = Literal["unknown", "unsupported", "starting"]
 # Why NVML, or a GPU, or a value of it does not answer (GpuSample.error_code, Gap.code; NVML's numbers in brackets).
 # Of the whole node: no_driver (12), no_bindings (nvidia-ml-py is missing), library_broken (it cannot be loaded),
 # old_driver (older than mltop reads), driver_not_loaded (9), driver_mismatch (18: upgraded underneath), devices_denied
-# (blocked, and in a container), stale (values are shown that are old).
+# (blocked, and in a container), stale (values are shown that are old), limit (of files, processes, threads or memory).
 _NodeFault = Literal[
     "no_driver",
     "no_bindings",
@@ -43,6 +43,7 @@ _NodeFault = Literal[
     "driver_mismatch",
     "devices_denied",
     "stale",
+    "limit",
 ]
 # Of the node or one GPU: no_permission (4), blocked (17, 999: what a device gives that may not be opened, and a driver
 # that fails), failed (any other), stuck (a call does not return), crashed (the reader process died). Of one GPU also
@@ -63,8 +64,9 @@ REFUSALS = frozenset(
 FaultCode = Literal[Fault, ""]
 # Of a value also left_out (a node told what cannot be, or more than any has), not_here (it exists, and machines of this
 # kind, containers or virtual ones, never show it); of a verdict unwatched (ranks that no watched node has), no_answer
-# (of a node), duplicate (ranks that exist twice). "" where nobody needs to know.
-GapCode = Literal[Fault, "left_out", "not_here", "unwatched", "no_answer", "duplicate", ""]
+# (of a node), duplicate (ranks that exist twice); of a source unread (nothing of it could be read). "" where nobody
+# needs to know.
+GapCode = Literal[Fault, "left_out", "not_here", "unwatched", "no_answer", "duplicate", "unread", ""]
 
 GpuState = Literal["ok", "lost", "error"]
 ActivitySource = Literal["gpm", "dcgm"]

@@ -14,9 +14,15 @@ from mltop.probes.system import paths
 _STACK_BYTES = 16 << 20  # more than the stack of a new thread takes
 
 
+class LimitReached(Exception):
+    """A limit of the system, named in the words of ``limit_words``, lets nothing be read."""
+
+
 def limit_words(error: BaseException | None) -> str:
     """Which limit has made this error, or what it came from, and what to do; "" where none has."""
     while error is not None:
+        if isinstance(error, LimitReached):
+            return str(error)
         number = error.errno if isinstance(error, OSError) else errno.ENOMEM if isinstance(error, MemoryError) else 0
         if isinstance(error, RuntimeError) and "start new thread" in str(error):
             number = errno.EAGAIN

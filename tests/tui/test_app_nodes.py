@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from textual import events
 
-from mltop.probes.model import NodeState
+from mltop.probes.model import Gap, NodeState
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.widgets.line_table import LineTable
 from tests.tui import fake_views
@@ -101,6 +101,12 @@ async def test_ranks_of_nodes_of_which_some_were_never_reached() -> None:
     async with opened(session, size=(120, 40)) as screen:
         await screen.press("3")
         await screen.shows("no training ranks seen; of 1 of 4 nodes nothing is known")
+    session.view().nodes[0].sample.gaps.append(Gap("ranks", "/proc cannot be listed", code="unread"))
+    async with opened(session, size=(120, 40)) as screen:
+        await screen.press("3")
+        await screen.shows("no training ranks seen; of 2 of 4 nodes nothing is known")
+        await screen.press("2")
+        await screen.shows("ranks unknown: /proc cannot be listed")
 
 
 async def test_a_quiet_node_that_went_had_no_problems_when_last_heard_of() -> None:

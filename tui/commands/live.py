@@ -18,11 +18,12 @@ from mltop.probes.investigate.advice import advised
 from mltop.probes.investigate.patience import FAILED, REACHED, Arrivals, Patience, waited
 from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
-from mltop.probes.model import SCHEMA, JobReport, NodeState
+from mltop.probes.model import SCHEMA, JobReport, NodeState, Sample
 from mltop.probes.model.text import clean
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
+from mltop.probes.system.limits import LimitReached
 from mltop.tui.app.output import put_json, say, write_over
 from mltop.tui.app.selection import first_of
 
@@ -225,6 +226,7 @@ class Machines:
             waiting = arrivals.awaited(views, done, now, ALL_NODES)
             if not waiting or now >= self.deadline:
                 self.stderr.clear()
+                refuse_limits(views)
                 return self._in_time(views)
             self.stderr.show(f"{self._what}: {len(done)} of {len(views)} nodes, {waiting_text(waiting, reasons)}")
             changed.wait(min(LOOK_S, self.deadline - now))
@@ -250,6 +252,14 @@ class Machines:
 
     def _in_time(self, views: Iterable[NodeView]) -> tuple[NodeView, ...]:
         return tuple(in_time(view, time.monotonic() - self.began) for view in views)
+
+
+def refuse_limits(views: Iterable[NodeView]) -> None:
+    """Raises LimitReached where a limit of the system keeps all nodes that answer from being read."""
+    gaps = [(view.node, view.sample.gaps) for view in views if view.sample is not None]
+    limits = [next((f"{node}: {gap.why}" for gap in own if gap.code == "limit"), "") for node, own in gaps]
+    if limits and all(limits):
+        raise LimitReached(limits[0])
 
 
 def in_time(view: NodeView, waited_s: float) -> NodeView:
@@ -336,8 +346,8 @@ def saved(path: Path, decode_line: DecodeLine | None = None) -> Saved:
     return content
 
 
-def verdict_text(reports: list[JobReport]) -> str:
-    """The reports as plain text, as `mltop stacks` prints them."""
+def verdict_text(reports: Sequence[JobReport], samples: Sequence[Sample]) -> str:
+    """The reports as plain text, as `mltop stacks` prints them; ``samples`` say whether the ranks are known."""
     from io import StringIO
 
     from rich.console import Console
@@ -345,5 +355,6 @@ def verdict_text(reports: list[JobReport]) -> str:
     from mltop.tui.report import print_reports
 
     text = StringIO()
-    print_reports(reports, [], Console(file=text, width=110, color_system=None, force_terminal=False))
+    console = Console(file=text, width=110, color_system=None, force_terminal=False)
+    print_reports(reports, [], console, samples=samples)
     return text.getvalue()

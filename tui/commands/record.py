@@ -41,7 +41,9 @@ _MOST_TAKEN = 1000  # names
 
 
 def run(options: TargetOptions, path: str, duration_s: float | None) -> int:
-    """Exit 0: written; 1: some nodes did not say anything; 3: none did, or nothing could be written."""
+    """Exit 0: written; 1: some nodes did not say anything; 3: none did, or nothing could be written, or a
+    file was removed meanwhile.
+    """
     refuse_read_only(options, "record")
     targets = live_targets(options, "is a recording already", "mltop replay PATH")
     refuse_name(path)
@@ -93,8 +95,12 @@ def record(machines: Machines, recorder: Recorder, duration_s: float | None) -> 
     written = (
         f"{recorder.samples} samples of {len(recorder.written_at)} nodes, {size_words(recorder.size_bytes)} unpacked"
     )
-    say(f"{', '.join(map(str, recorder.paths))}: {written}")
-    if not recorder.written_at:
+    gone = recorder.gone()
+    if len(gone) < len(recorder.paths):
+        say(f"{', '.join(str(path) for path in recorder.paths if path not in gone)}: {written}")
+    for path in gone:
+        say(f"record: {path} was removed or replaced while it was written: what went into it is lost")
+    if gone or not recorder.written_at:
         return EXIT_UNREACHABLE
     return EXIT_INCOMPLETE if silent else 0
 
@@ -117,6 +123,7 @@ class Recorder:
     def __init__(self, path: Path, every_s: float = 0.0, fits: Fits | None = None) -> None:
         self.every_s, self._fits = every_s, fits or Fits()
         self.paths = [path]
+        self._files: dict[Path, tuple[int, int]] = {}  # which file each was when it was made: device and inode
         self.written_at: dict[str, float] = {}
         self.samples = self.size_bytes = 0
         self._packed_share = self._packed_bytes = 0.0
@@ -132,6 +139,10 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self._opened.close()
+
+    def gone(self) -> list[Path]:
+        """Files that somebody has removed or replaced since."""
+        return [path for path, own in self._files.items() if _identity(path) != own]
 
     def flush(self) -> None:
         self._file.flush()
@@ -187,7 +198,18 @@ class Recorder:
     def _open(self) -> None:
         self._opened = contextlib.ExitStack()
         self._file = self._opened.enter_context(new_recording(self.path))
+        if (own := _identity(self.path)) is not None:
+            self._files[self.path] = own
         header = f"{header_line(time.time())}\n".encode()
         self._file.write(header)
         self._in_file, self._file_bytes = 0, len(header)
         self._packed_bytes = self._packed_share = 0.0
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is now, by device and inode; None: there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

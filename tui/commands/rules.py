@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
+from mltop.probes.investigate.capture import judged_anew
 from mltop.probes.investigate.diagnosis import Diagnosis
 from mltop.probes.judge.health.fleet import Health
 from mltop.probes.judge.health.folding import told_of_nvml
@@ -112,7 +113,10 @@ class CountersReadTwice(Complete):
 
 def recorded(path: Path, expectations: Expectations) -> Checked:
     content = saved(path)
-    checked = judged(diagnosis_of(content.samples, expectations), content.nodes)
+    diagnosis = diagnosis_of(content.samples, expectations)
+    checked = judged(diagnosis, content.nodes)
+    if content.dumps or content.incidents:  # a capture: its stacks are judged, too, and what was told then counts
+        _, _, checked.incidents = judged_anew(content, diagnosis)
     for unknown in checked.unknown:
         unknown.fix = "" if unknown.what.startswith(GROWTH) else unknown.fix  # it cannot be looked at again
     if not content.samples:

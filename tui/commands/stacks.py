@@ -20,6 +20,7 @@ from mltop.probes.investigate.rounds import Plan
 from mltop.probes.investigate.stacks import StackRequest
 from mltop.probes.judge.nodes import folded
 from mltop.probes.model import JobReport, RankStacks
+from mltop.probes.model.unread import unread_ranks
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, resolve
 from mltop.probes.record import read_raw
@@ -28,6 +29,7 @@ from mltop.tui.commands.live import (
     Machines,
     Stderr,
     recording_problems,
+    refuse_limits,
     refuse_read_only,
     say_gap,
 )
@@ -53,7 +55,7 @@ def run(
     ras: bool = False,
     ras_any_version: bool = False,
 ) -> int:
-    """Exit 0: every node answered; 3: some did not, or a job was not judged or read; 130: interrupted."""
+    """Exit 0: all nodes answered; 3: some did not, or ranks were not read or a job not judged; 130: interrupted."""
     if as_json and raw:
         raise UsageProblem("--json --raw", "only one of them can be printed")
     targets, ras = resolve(options), ras or ras_any_version
@@ -85,7 +87,7 @@ def run(
 
         from mltop.tui.report import print_reports
 
-        print_reports(reports, material.not_answered, Console(), material.nodes, incidents)
+        print_reports(reports, material.not_answered, Console(), material.nodes, incidents, samples=material.newest)
     is_empty = targets.recording is not None and not material.dumps and not material.samples
     if is_empty:
         say(f"{targets.recording}: neither stacks nor samples in it")
@@ -119,7 +121,12 @@ def exit_code(material: Material, reports: list[JobReport], interrupted: bool, f
     if interrupted:
         return EXIT_INTERRUPTED
     unjudged = bool(failed) or any(report.error or _is_unread(report) for report in reports)
-    return EXIT_UNREACHABLE if material.not_answered or unjudged else 0
+    return EXIT_UNREACHABLE if material.not_answered or unjudged or are_unread(material) else 0
+
+
+def are_unread(material: Material) -> bool:
+    """Whether a node's ranks could not be read at all: that none is listed says nothing."""
+    return any(unread_ranks(sample) for sample in material.newest)
 
 
 def _is_unread(report: JobReport) -> bool:
@@ -154,6 +161,7 @@ def live(
             run.cancel()
             if not run.wait(CANCEL_S):
                 failed = "judging did not end within the time: --job or -w for a part of it, or a longer --timeout"
+        refuse_limits(machines.session.view().nodes)
         machines.stderr.last_failures(run.material.not_answered)
     failed = run.error or failed
     missing = sorted({*request.pids} - {dump.pid for dump in run.material.dumps})
@@ -161,7 +169,7 @@ def live(
         raise UsageProblem(f"--pid {','.join(map(str, missing))}", "no such process there, or it has ended")
     if failed:
         say(failed)
-    elif targets.job and not run.reports and not run.material.not_answered and not interrupted:
+    elif targets.job and not run.reports and not interrupted and not exit_code(run.material, [], False, ""):
         raise UsageProblem(f"--job {targets.job}", "no rank of this job was found on its nodes")
     return run.material, run.reports, interrupted, failed
 

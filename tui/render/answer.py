@@ -18,6 +18,7 @@ from mltop.probes.model.vocabulary import gravity
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, line_width
+from mltop.tui.render.empty import gpus_unseen
 from mltop.tui.render.fleet.nodes import connecting_since
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.states import PERHAPS_STALLED, SEVERITY
@@ -198,10 +199,10 @@ def _unknown(picture: Picture) -> Answer | None:
         return Answer("", "starting", "", "", f"checking: {judged} of {counted(len(nodes), 'node')}")
     if len(nodes) == 1:
         gap = no_gpus(nodes[0])
-        return Answer("?", "no GPU seen", "", "warn", gap.why) if gap is not None else None
+        return Answer("?", gpus_unseen([nodes[0].whole]), "", "warn", gap.why) if gap is not None else None
     headline = f"on any of {len(nodes)} nodes: {KEYCAPS['node']} shows why of one"
     all_blind = nodes and _without_gpus(nodes) == len(nodes)
-    return Answer("?", "no GPU seen", "", "warn", headline) if all_blind else None
+    return Answer("?", gpus_unseen(node.whole for node in nodes), "", "warn", headline) if all_blind else None
 
 
 def _without_gpus(nodes: Sequence[NodeView]) -> int:
@@ -237,7 +238,8 @@ def _fine(picture: Picture) -> Answer:
     if unknown:
         gpus = "; ".join(filter(None, (gpus, f"of {counted(unknown, 'GPU')} it is not known whether they work")))
     blind = _without_gpus(picture.view.nodes)  # a fleet is fine with a login node, but it is said
-    without = f"no GPU seen on {counted(blind, 'node')}" if 0 < blind < len(picture.view.nodes) else ""
+    unseen = gpus_unseen(node.whole for node in picture.view.nodes if not node.gpus)
+    without = f"{unseen} on {counted(blind, 'node')}" if 0 < blind < len(picture.view.nodes) else ""
     text = "; ".join(filter(None, (gpus, _jobs(picture.motions), without)))
     calm = max((finding.until for finding in picture.ended if finding.until is not None), default=None)
     aside = f"no finding in {rough_time(picture.view.taken_at - calm)}" if calm is not None else ""

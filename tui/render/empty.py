@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from mltop.probes.model import Sample
+from mltop.probes.model.unread import unread_gpus, unread_ranks
 from mltop.tui.render.advice import DEFAULTS, KEYCAPS
 from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.glyphs import GLYPHS
@@ -54,6 +56,27 @@ EMPTY: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
+
+NO_RANKS = "no training ranks found"
+NO_SAMPLE = "{} unknown: no sample"
+
+
+def ranks_unknown(samples: Sequence[Sample | None]) -> str:
+    """Why it is not known that there are no ranks on these nodes, None for each that said nothing; "" where it is."""
+    gaps = [unread_ranks(sample) for sample in samples if sample is not None]
+    unread = [gap for gap in gaps if gap is not None]
+    unknown = len(samples) - len(gaps) + len(unread)
+    if not unknown:
+        return ""
+    if unknown < len(samples):
+        return f"no training ranks seen; of {unknown} of {len(samples)} nodes nothing is known"
+    return f"ranks unknown: {unread[0].why}" if unread else NO_SAMPLE.format("ranks")
+
+
+def gpus_unseen(samples: Iterable[Sample | None]) -> str:
+    """In a few words, of nodes that list no GPU: whether that means there are none."""
+    is_unknown = any(sample is not None and unread_gpus(sample) is not None for sample in samples)
+    return "GPUs unknown" if is_unknown else "no GPU seen"
 
 
 def empty_text(name: str, node: str = "") -> str:

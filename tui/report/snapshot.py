@@ -16,8 +16,9 @@ from mltop.probes.model.units import clock_time, counted
 from mltop.probes.model.vocabulary import COMMANDS
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.app.feed import Picture
-from mltop.tui.render.cells import Cell
+from mltop.tui.render.cells import Cell, wrap
 from mltop.tui.render.earlier import EarlierRanks
+from mltop.tui.render.empty import NO_RANKS, ranks_unknown
 from mltop.tui.render.findings import is_missed, merged_gaps
 from mltop.tui.render.fleet.header import header_cells
 from mltop.tui.render.fleet.nodes import NODE_COLUMNS, node_row
@@ -52,7 +53,8 @@ def _jobs(nodes: Sequence[NodeView], page: Page) -> None:
     for node in nodes:
         for rank in node.sample.ranks if node.sample is not None else ():
             jobs.setdefault(rank.job_key, []).append((node.node, rank))
-    page.lines([[], [Cell("jobs", "title") if jobs else Cell("no training ranks found", "dim")]])
+    none = ranks_unknown([node.sample for node in nodes]) or NO_RANKS
+    page.lines([[], *([[Cell("jobs", "title")]] if jobs else wrap([Cell(none, "dim")], page.width))])
     holders = [node.node for node in nodes if node.sample is not None and node.sample.unassigned]
     if holders:
         page.sentence(Cell(f"  {OF_NO_JOB} on {folded(holders)}"), indent=4)
@@ -134,9 +136,10 @@ def print_snapshot(
         page.table(NODE_COLUMNS, [node_row(node, findings) for node in listed])
     _findings(findings, page)
     if len(nodes) > FEW:
-        _jobs(answered, page)
+        _jobs(view.nodes, page)
     else:
-        context = RowContext(Picture(view, tuple(findings), states=states), EarlierRanks(), lambda *_: None)
+        picture = Picture(view, tuple(findings), states=states)
+        context = RowContext(picture, EarlierRanks(), lambda *_: None, one_look=True)
         for node in view.nodes:
             _gpus_of(node, context, page, many=len(samples) > 1)
         _processes_of(view.nodes, context, page)
@@ -160,4 +163,4 @@ def _processes_of(nodes: Sequence[NodeView], context: RowContext, page: Page) ->
         if shown:
             page.table(*process_rows(shown, context), title, _NO_HISTORY)
         elif members is ranks_of:
-            page.lines([[], [Cell("no training ranks found", "dim")]])
+            page.paragraph(Cell(ranks_unknown([node.sample for node in nodes]) or NO_RANKS, "dim"))

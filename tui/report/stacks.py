@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mltop.probes.model import Incident, JobReport, NodeState
+from mltop.probes.model import Incident, JobReport, NodeState, Sample
 from mltop.probes.model.vocabulary import COMMANDS, Act
 from mltop.tui.render.cells import Cell
+from mltop.tui.render.empty import NO_RANKS, ranks_unknown
 from mltop.tui.render.stacks.report import Around, ReportLines
 from mltop.tui.render.stacks.verdict import incident_of, job_title, jobs_left_out
 from mltop.tui.report.page import Page
@@ -29,11 +30,13 @@ def print_reports(
     console: Console,
     nodes: Collection[NodeState] = (),
     incidents: Sequence[Incident] = (),
+    *,
+    samples: Sequence[Sample] = (),
 ) -> None:
     """Who did not answer first: it says how much the rest is worth. ``nodes``: all that were asked, where known.
 
     ``incidents``: those with more than the verdicts below are shown first: hardware and systems, deaths, what was seen
-    from outside.
+    from outside. ``samples``: the newest of the nodes, which say whether their ranks are known.
     """
     page = Page(console, _ACTS)
     page.not_well(not_answered)
@@ -49,7 +52,8 @@ def print_reports(
         page.line(Cell("no node answered: nothing could be dumped", "dim"))
     elif not reports:
         where = " on the nodes that answered" if not_answered else ""
-        page.line(Cell(f"no training ranks found: nothing to dump{where}", "dim"))
+        unknown = ranks_unknown(samples)
+        page.sentence(Cell(unknown or f"{NO_RANKS}: nothing to dump{where}", "dim"))
     answered = {state.node for state in nodes} - {state.node for state in not_answered}
     for report in reports[:MOST_JOBS]:
         shown = report

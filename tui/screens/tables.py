@@ -18,6 +18,7 @@ from mltop.tui.filters import Subject
 from mltop.tui.filters.fields import gpu_bytes_of, gpus_of, users_of
 from mltop.tui.render.cells import Cell, Column, Row, Value, aged
 from mltop.tui.render.earlier import EarlierRanks
+from mltop.tui.render.empty import NO_SAMPLE, ranks_unknown
 from mltop.tui.render.fleet.heat import FINE, Trouble, troubles
 from mltop.tui.render.glyphs import GLYPHS
 from mltop.tui.render.gpus.lanes import activity_of, held_shares, held_spans, shares_of
@@ -46,10 +47,19 @@ class RowContext:
     """Of one picture. ``track``: the last ten minutes of a GPU, None where nothing was kept of it."""
 
     def __init__(
-        self, picture: Picture, earlier: EarlierRanks, track: Tracks, past: bool = False, settled: bool = True
+        self,
+        picture: Picture,
+        earlier: EarlierRanks,
+        track: Tracks,
+        past: bool = False,
+        settled: bool = True,
+        *,
+        one_look: bool = False,
     ) -> None:
-        """``past``: the picture is of a moment of the past; ``settled``: nothing more comes to be known of it."""
-        self._past = past
+        """``past``: the picture is of a moment of the past; ``settled``: nothing more comes to be known of it;
+        ``one_look``: it is of one sample, and a rank whose GPU is busy may as well wait in a collective.
+        """
+        self._past, self._one_look = past, one_look
         self.settled = settled
         self.picture = picture
         self.earlier = earlier
@@ -115,7 +125,7 @@ class RowContext:
     def rank_line(self, node: NodeView, rank: RankSample) -> RankLine:
         """Without its rates."""
         doing = self.picture.states.rank(node.node, rank, rank.state)
-        if doing.state in ("unknown", "works"):
+        if doing.state in ("unknown", "works") and not self._one_look:
             doing = self._by_its_gpus(node, rank, doing)
         return RankLine(node.node, rank, None, doing, self.now, gpu_bytes_of(node, rank))
 
@@ -131,8 +141,6 @@ class RowContext:
             return doing
         return WORKS if any(works) else IDLE
 
-
-NO_SAMPLE = "{} unknown: no sample"
 
 Table = tuple[Sequence[Column], Sequence[Row], str]  # columns, rows, what an empty table says ("": its own text)
 RankOfNode = tuple[NodeView, RankSample]
@@ -156,7 +164,7 @@ def rank_rows(
         shown += [(node, process) for node in nodes for process in others_of(node)] if others else []
         shown += [(node, process) for node in nodes for process in unassigned_of(node)]
     shown, depths = in_tree(shown) if tree else (shown, [0] * len(shown))
-    return *process_rows(shown, context, depths, marked), _why_no_ranks(nodes)
+    return *process_rows(shown, context, depths, marked), ranks_unknown([node.sample for node in nodes])
 
 
 def process_rows(
@@ -302,16 +310,6 @@ def _by_job_and_rank(pair: RankOfNode, states: States) -> tuple[bool, str, bool,
     is_stuck = of_job is not None and of_job.stands
     number = float("inf") if rank.rank is None else rank.rank
     return not is_stuck, rank.job, not held_up_by, number, node.node, rank.pid
-
-
-def _why_no_ranks(nodes: Sequence[NodeView]) -> str:
-    """Where nothing is known of some nodes, that there are no ranks means little; "" where all is known."""
-    waiting = sum(node.sample is None for node in nodes)
-    if not waiting:
-        return ""
-    if waiting == len(nodes):
-        return NO_SAMPLE.format("ranks")
-    return f"no training ranks seen; of {waiting} of {len(nodes)} nodes nothing is known"
 
 
 def gpu_rows(

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, replace
 
 from mltop.probes.active.host import cpu_info, total_memory_bytes
 from mltop.probes.active.supervisor.request import ProbeRequest
-from mltop.probes.model import DeviceKind, Gap, GpuSample, MigInstance, Sample
+from mltop.probes.model import DeviceKind, GpuSample, MigInstance, Sample
 from mltop.probes.model.gpu import IDLE_SM, IN_USE_BUSY, IN_USE_BYTES
 from mltop.probes.model.probe import ProbeDevice, ProbeEvent
 from mltop.probes.model.probe_kinds import CHILDREN
 from mltop.probes.model.units import percent_words, size_words
+from mltop.probes.model.unread import is_about_all_gpus, unread_gpus
 from mltop.probes.model.vocabulary import RefusalCode
 
 CPU_BUSY = 0.5  # of all cores; mltop itself may take one for a moment
@@ -250,7 +251,11 @@ def choose(request: ProbeRequest, sample: Sample, cpu: ProbeDevice) -> Iterator[
             refusal=Refusal("the GPUs of this node are made up (mltop demo): there is nothing to measure"),
         )
     elif not sample.gpus:
-        unread = [(f"the GPUs of this node cannot be read: {gap.why}", gap.fix) for gap in sample.gaps if _is_nvml(gap)]
+        unread = [
+            (f"the GPUs of this node cannot be read: {gap.why}", gap.fix)
+            for gap in sample.gaps
+            if is_about_all_gpus(gap)
+        ]
         yield Target(ProbeDevice(""), refusal=Refusal(*(unread or [("no GPU is seen on this node", "")])[0]))
     else:
         yield from _gpus(request.kind, sample, wanted)
@@ -305,11 +310,7 @@ def _has_no_gpus(sample: Sample) -> bool:
     """A machine without GPUs, not one whose GPUs cannot be read."""
     if sample.gpus or any(device.kind == "gpu" for device in sample.pci):
         return False
-    return all(gap.kind == "unsupported" or gap.code == "no_driver" for gap in sample.gaps if _is_nvml(gap))
-
-
-def _is_nvml(gap: Gap) -> bool:
-    return gap.source == "gpus" or (gap.source == "nvml" and gap.fields in ([], ["starting"]))
+    return unread_gpus(sample) is None
 
 
 def cpu_device() -> ProbeDevice:

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 from mltop.probes.collect.sysfile import KeptFile, OpenFiles
 from mltop.probes.model import Gap, GapKind, RankSample
+from mltop.probes.system.limits import limit_words
 
 AGAIN_S = 4.0  # from the first reading of counters to the second
 _JITTER_S = 0.25  # a tick may come a little early: a tier of five seconds must not become one of six
@@ -80,8 +81,9 @@ class Scheduled:
             try:
                 self._newest = self._part(now, ranks)
             except Exception as error:  # noqa: BLE001 - the gap tells, and the other parts go on
-                why = f"the collector failed: {type(error).__name__}: {error}"
-                self._newest = Reading().lack(*self._fields, why=why, fix="please report this")
+                limit = limit_words(error)
+                why = limit or f"the collector failed: {type(error).__name__}: {error}"
+                self._newest = Reading().lack(*self._fields, why=why, fix="" if limit else "please report this")
             self.read_at = now
             self._is_starting = any(gap.kind == "starting" for gap in self._newest.gaps)
         return self._newest

@@ -9,6 +9,7 @@ from mltop.probes.collect.nvml import faults
 from mltop.probes.collect.nvml.registry import Registry
 from mltop.probes.collect.nvml.worker import Pauses, Skips, What, Worker
 from mltop.probes.model import MAX_KERNEL_EVENTS, Fault, Gap, GpuSample, KernelEvent
+from mltop.probes.system.limits import limit_words
 
 LATE_S = 2.0
 # Calls that may get stuck while all others work (by the beginning of their name) → the part of a poll that does
@@ -60,7 +61,9 @@ class NvmlSource:
         try:
             worker = self._worker = self._worker or Worker()
         except OSError as error:
-            self._trouble = f"NVML's reader process cannot be started: {error}"
+            limit = limit_words(error)
+            self._trouble = f"NVML's reader process cannot be started: {limit or error}"
+            self._trouble_code = "limit" if limit else "crashed"
             self._restarts.failed(at_s)
             return
         if worker.asked_s is not None or worker.terminated_s is not None:
@@ -250,7 +253,8 @@ class NvmlSource:
         stuck, _ = self._stuck(at_s)
         if stuck or self._trouble:
             code = "stuck" if stuck else self._trouble_code
-            gaps.append(Gap.about("nvml", why=stuck or self._trouble, fix=faults.KERNEL_LOG, code=code))
+            fix = "" if code == "limit" else faults.KERNEL_LOG
+            gaps.append(Gap.about("nvml", why=stuck or self._trouble, fix=fix, code=code))
         # Until the first poll is answered, or until children have ended so often that none may ever be.
         if not self._has_answered and not self._restarts.exhausted:
             call = self._where(self._worker) if self._worker else ""

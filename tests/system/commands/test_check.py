@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from mltop.probes.model import Sample
-from mltop.probes.record import recording
+from mltop.probes.model import Culprit, Incident, NodeState, Sample, to_json
+from mltop.probes.record import CaptureWriter, recording
+from mltop.probes.record.captures import INCIDENTS
 from tests.builders.health_samples import node_h100
 from tests.documents import ROOT
 from tests.fakes.machine import FakeMachine
@@ -272,6 +274,28 @@ def test_a_recording_is_checked_from_end_to_end(machine: FakeMachine, tmp_path: 
     assert [one["until"] for one in found["findings"]] == [None]
 
 
+def test_a_capture_of_a_hang_is_critical(machine: FakeMachine, tmp_path: Path) -> None:
+    told = Incident(
+        "job/train/7",
+        "hang",
+        "critical",
+        "rank 2 is stuck",
+        "train",
+        7,
+        1000.0,
+        culprits=[Culprit(2, "n1", 7, "is stuck", "")],
+    )
+    writer = CaptureWriter(tmp_path / "hang")
+    writer.nodes([NodeState("n1", "live")])
+    writer.add_samples("n1", [node_h100(1000.0 + at) for at in range(10)])
+    writer.add(INCIDENTS, to_json([told]).encode())
+    writer.finish()
+    found = report(machine, "--recording", str(tmp_path / "hang"))
+    assert found["exit"] == 2
+    assert [(one["kind"], one["headline"]) for one in found["incidents"]] == [("hang", "rank 2 is stuck")]
+    assert "CRIT rank 2 is stuck" in run(machine, "check", "--recording", str(tmp_path / "hang")).stdout
+
+
 def test_nodes_of_a_recording_come_in_any_order(machine: FakeMachine, tmp_path: Path) -> None:
     lost = {5: {"state": "lost", "error": "GPU is lost"}}
     one = [node_h100(1000.0 + at, node="a") for at in range(10)]
@@ -320,3 +344,21 @@ def test_a_driver_that_is_gone_is_one_line_with_its_command(machine: FakeMachine
     assert done.returncode == 2 and lines[0].startswith("CRIT "), done.stdout
     assert [line.strip() for line in lines if line.startswith(("CRIT", "WARN", "?"))] == [lines[0].strip()]
     assert lines[-1].strip() == f"do: {command}"
+
+
+@pytest.mark.parametrize("command", ["check", "stacks", "snapshot"])
+def test_a_limit_of_open_files_is_named_once(command: str) -> None:
+    argv = ["sh", "-c", f"ulimit -n 32; exec '{sys.executable}' -m mltop {command}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(": this process may open no more files (ulimit -n 32): raise it")
+    assert (done.returncode, done.stdout) == (71, "")
+
+
+@pytest.mark.parametrize("command", ["stacks", "snapshot"])
+def test_ranks_that_cannot_be_read_are_not_none(command: str, tmp_path: Path) -> None:
+    env = {**os.environ, "MLTOP_SYSROOT": str(tmp_path)}
+    done = subprocess.run([*MLTOP, command], capture_output=True, text=True, timeout=90, env=env, check=False)
+    assert done.returncode == 3
+    assert "ranks unknown: the collector failed: FileNotFoundError" in done.stdout
+    assert "no training ranks" not in done.stdout

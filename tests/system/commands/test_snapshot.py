@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mltop.probes.collect.ranks.access import user_name
+from tests.documents import ROOT
 from tests.fakes.machine import FakeMachine
 from tests.fakes.nvml.scenario import FakeNvml
 from tests.fakes.nvml.shapes import shape
@@ -235,3 +236,14 @@ def test_the_text_form_shows_what_the_screen_shows(columns: int, lines: int, tmp
             assert of_screen <= {*printed.split()}
         terminal.send("q")
         assert terminal.wait(30) == 0
+
+
+@pytest.mark.parametrize("name", ["ranks_in_a_container", "h100_in_a_container"])
+def test_one_look_does_not_say_how_a_rank_gets_on(name: str) -> None:
+    path = ROOT / "tests" / "fixtures" / "recordings" / f"{name}.jsonl.gz"
+    argv = [*MLTOP, "snapshot", "--recording", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    rows = done.stdout.partition("\nranks\n")[2].splitlines()
+    at = rows[0].index("STATE")
+    ranks = [row for row in rows[1:] if "python3" in row]
+    assert ranks and {row[at:].split()[0] for row in ranks} <= {"-", "\N{EN DASH}"}

@@ -47,7 +47,7 @@ def leave_while_writing(parent: Path, may_end: Callable[[LiveSession, threading.
     """What is left of a capture whose words are being written when the session is closed."""
     describes, goes_on = threading.Event(), threading.Event()
 
-    def describe(_: object) -> str:
+    def describe(*_: object) -> str:
         describes.set()
         goes_on.wait(60)
         return "words"

@@ -24,6 +24,7 @@ from mltop.probes.model.units import (
 )
 from mltop.probes.reach.view import AnyGpu, FleetView, NodeView
 from mltop.tui.render.cells import Cell, clip, flow, line_width
+from mltop.tui.render.empty import gpus_unseen
 from mltop.tui.render.fleet.heat import is_used
 from mltop.tui.render.fleet.map import short_names
 from mltop.tui.render.fleet.nodes import nobody_answered
@@ -130,7 +131,7 @@ def _of_fleet(totals: Totals, view: FleetView) -> list[Part]:
     nodes = len(view.nodes)
     least = "≥" if totals.live < nodes else ""
     parts: list[Part] = [
-        (1, gpu_count(totals)),
+        (1, gpu_count(totals, view)),
         (3, _count("jobs", len(totals.jobs), totals, least)),
         (2, _count("ranks", totals.ranks, totals, least)),
         (5, labelled("sm", percent(totals.sm.mean)) if totals.sm.count else []),
@@ -144,10 +145,10 @@ def _of_fleet(totals: Totals, view: FleetView) -> list[Part]:
     return [*parts, (7, _lag(totals.lag_s))]
 
 
-def gpu_count(totals: Totals) -> list[Cell]:
+def gpu_count(totals: Totals, view: FleetView) -> list[Cell]:
     """ "511 of 512 GPUs", in colour where some do not answer; of nodes that are away nothing is known now."""
     if not totals.seen:
-        return [Cell("no GPU seen" if totals.heard else "GPUs unknown", "dim")]
+        return [Cell(gpus_unseen(node.whole for node in view.nodes) if totals.heard else "GPUs unknown", "dim")]
     if totals.ok == totals.seen:
         return [Cell(counted(totals.seen, "GPU"))]
     style = "crit" if totals.ok < totals.gpus else "warn"
@@ -202,7 +203,7 @@ def _of_one_node(view: FleetView, totals: Totals) -> list[Part]:
 def _models(sample: Sample | None) -> list[Cell]:
     """ "8xH100": how many of which."""
     if sample is None or not sample.gpus:
-        return [Cell("no GPU seen", "dim")] if sample is not None else []
+        return [Cell(gpus_unseen([sample]), "dim")] if sample is not None else []
     models = Counter(short_model(gpu.name or "") for gpu in sample.gpus)
     text = " + ".join(f"{count}x{model or 'GPU'}" for model, count in models.items())
     lost = sum(gpu.state != "ok" for gpu in sample.gpus)

@@ -12,9 +12,11 @@ from operator import itemgetter
 from types import MappingProxyType
 
 from mltop.probes.model.ranks import Ranges
+from mltop.probes.model.unread import unread_ranks
 from mltop.probes.reach.view import NodeView
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, clip, flow, line_width, runs
+from mltop.tui.render.empty import gpus_unseen
 from mltop.tui.render.fleet.heat import (
     ERROR,
     LETTERS,
@@ -397,11 +399,12 @@ def node_lines(
     if view.newest is None:
         return [flow(parts, width)]
     if not view.gpus:
-        parts.append((1, [Cell("no GPU seen", "dim")]))
+        parts.append((1, [Cell(gpus_unseen([view.whole]), "dim")]))
     if numbers := [rank.rank for rank in view.ranks if rank.rank is not None and rank.rank >= 0]:
         parts.append((1, [Cell("ranks ", "dim"), Cell(str(Ranges.of(numbers)))]))
     elif view.gpus:
-        parts.append((1, [Cell("no ranks", "dim")]))
+        unread = view.whole is not None and unread_ranks(view.whole) is not None
+        parts.append((1, [Cell("ranks unknown" if unread else "no ranks", "dim")]))
     if still is not None and still.text:
         parts.append((1, [still]))
     if metric is not METRICS[0]:

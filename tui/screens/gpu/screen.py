@@ -18,6 +18,7 @@ from mltop.tui.app.navigation import gpu_location
 from mltop.tui.app.past.track import DRAWN_S, Track
 from mltop.tui.filters.fields import users_of
 from mltop.tui.render.cells import Cell, Column, plain, row_of, table_lines, wrap
+from mltop.tui.render.empty import NO_SAMPLE
 from mltop.tui.render.gpus.details import FIRST_COLUMN, FIRST_LABEL, NO_SHARES, block_lines, blocks_of, side_by_side
 from mltop.tui.render.gpus.lanes import held_shares, lane_lines
 from mltop.tui.render.gpus.table import LINK_COLUMNS, link_row
@@ -30,7 +31,7 @@ from mltop.tui.screens.lines import gap_cells, state_lines
 from mltop.tui.screens.pane import DIAGNOSE, Memo, Pane, TextLines
 from mltop.tui.screens.problems import Problems
 from mltop.tui.screens.tabled import Lines
-from mltop.tui.screens.tables import NO_SAMPLE, RowContext, gpu_of, is_live, sampled_gpus
+from mltop.tui.screens.tables import RowContext, gpu_of, is_live, sampled_gpus
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 

@@ -15,7 +15,7 @@ from mltop.tui.app.feed import Picture
 from mltop.tui.app.navigation import Location
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell
-from mltop.tui.render.empty import empty_text
+from mltop.tui.render.empty import NO_SAMPLE, empty_text
 from mltop.tui.render.findings import severity_cell
 from mltop.tui.render.guarded import guarded
 from mltop.tui.render.links import LINK_COLUMNS, PCI_COLUMNS, Counted, link_name
@@ -27,7 +27,7 @@ from mltop.tui.screens.lines import unread_lines
 from mltop.tui.screens.links.rails import PortsOfNodes, Rail, rail_head, rail_lines, rails_of
 from mltop.tui.screens.pane import NODE_KEYS, Pane, TextLines
 from mltop.tui.screens.problems import Problems
-from mltop.tui.screens.tables import NO_SAMPLE, gaps_of
+from mltop.tui.screens.tables import gaps_of
 from mltop.tui.widgets.cell_lines import CellLines
 from mltop.tui.widgets.cell_view import CursorView
 from mltop.tui.widgets.line_table import LineTable

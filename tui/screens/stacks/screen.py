@@ -20,7 +20,7 @@ from mltop.tui.app.selection import first_of
 from mltop.tui.app.session import DumpResult
 from mltop.tui.render.advice import KEYCAPS
 from mltop.tui.render.cells import Cell, cut, line_width, wrap
-from mltop.tui.render.empty import empty_lines, empty_text
+from mltop.tui.render.empty import NO_RANKS, empty_lines, empty_text, ranks_unknown
 from mltop.tui.render.findings import happenings
 from mltop.tui.render.stacks.frames import frame_cells, own_frames
 from mltop.tui.render.stacks.report import Around, ReportLines, Target, in_order
@@ -133,7 +133,8 @@ class StacksScreen(Pane):
         blocks.append([Line([Cell(jobs_left_out(left), "warn")])] if left else [])
         blocks.append([Line(line) for cell in silent_cells(result.not_answered) for line in wrap([cell], width, 4)])
         if not reports and not result.partial:
-            blocks.append([Line([Cell("no training ranks found", "warn")])])
+            none = ranks_unknown([node.sample for node in picture.view.nodes]) or NO_RANKS
+            blocks.append([Line(line) for line in wrap([Cell(none, "warn")], width)])
         lines = spaced(blocks)
         if len(reports) != 1:
             return lines

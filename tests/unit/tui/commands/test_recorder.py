@@ -69,3 +69,15 @@ def test_a_clock_that_is_set_back_is_recorded_and_read(tmp_path: Path) -> None:
 
 def test_room_is_left_for_the_longest_line() -> None:
     assert Fits().size_bytes > 4 * MOST_LINE_BYTES
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_meanwhile_is_no_success(replaced: bool, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Recorder(path) as recorder:
+        recorder.write(views(1.0))
+        assert recorder.gone() == []
+        path.rename(tmp_path / "other")
+        if replaced:
+            path.touch()
+        assert recorder.gone() == [path]

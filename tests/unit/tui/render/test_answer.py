@@ -207,8 +207,13 @@ def away(name: str, state: str, reason: str = "", age_s: float | None = None) ->
         (pictured(view(), not_judged=1), "starting", "checking: 0 of 1 node"),
         (
             pictured(view(live(gaps=[Gap("nvml", "the driver is not loaded", "load it")]))),
-            "no GPU seen",
+            "GPUs unknown",
             "the driver is not loaded",
+        ),
+        (
+            pictured(view(live(gaps=[Gap("nvml", "no driver", code="no_driver")]))),
+            "no GPU seen",
+            "no driver",
         ),
     ],
 )

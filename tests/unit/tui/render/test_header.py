@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from mltop.probes.judge.states import HELD_BYTES
-from mltop.probes.model import GpuSample, JobMotion, NodeState, RankSample, Rhythm, Sample
+from mltop.probes.model import Gap, GpuSample, JobMotion, NodeState, RankSample, Rhythm, Sample
 from mltop.probes.reach.view import FleetView, NodeView
 from mltop.tui.render.cells import Cell, plain
 from mltop.tui.render.fleet.header import header_cells, short_model, totals_of
@@ -220,6 +220,13 @@ def test_nothing_is_known_yet():
 
 def test_no_gpu_is_said():
     assert "no GPU seen" in text(one())
+
+
+def test_gpus_that_could_not_be_read_are_unknown():
+    unread = Sample("n1", AT, gaps=[Gap("nvml", "the reader process cannot be started")])
+    node = NodeView(NodeState("n1", "live"), unread)
+    for view in (FleetView(AT, (node,)), FleetView(AT, (node, node))):
+        assert "GPUs unknown" in text(view) and "no GPU" not in text(view)
 
 
 def test_of_gpus_that_are_as_hot_the_same_one_is_named_whichever_is_hotter_by_a_hair():

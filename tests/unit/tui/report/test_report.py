@@ -98,7 +98,22 @@ def test_nothing_at_all():
     out = console()
     print_snapshot([], [], [NodeState("n1", "lost", "no route to host")], out)
     assert "no route to host" in printed(out)
-    assert "no training ranks found" in printed(out)
+    assert "ranks unknown: no sample" in printed(out)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_ranks_that_could_not_be_read_are_unknown(count):
+    names = [f"n{number}" for number in range(count)]
+    unread = [Sample(name, 1.0, gaps=[Gap("ranks", "/proc cannot be listed", code="unread")]) for name in names]
+    out = console()
+    print_snapshot(unread, [], [NodeState(name, "live") for name in names], out)
+    print_reports([], [], out, samples=unread)
+    assert printed(out).count("ranks unknown: /proc cannot be listed\n") == 2
+    assert "no training ranks" not in printed(out)
+    other_users = Gap("ranks", "1 Python process of root cannot be read", code="no_permission")
+    out = console()
+    print_reports([], [], out, samples=[Sample("n1", 1.0, gaps=[other_users])])
+    assert printed(out).startswith("no training ranks found")
 
 
 @pytest.mark.parametrize("no_color", [True, False])
