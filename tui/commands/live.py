@@ -20,6 +20,7 @@ from mltop.probes.investigate.session import LiveSession
 from mltop.probes.judge.nodes import sentences
 from mltop.probes.model import SCHEMA, JobReport, NodeState, Sample
 from mltop.probes.model.text import clean
+from mltop.probes.model.unread import unread_ranks
 from mltop.probes.reach import UsageProblem
 from mltop.probes.reach.targets import TargetOptions, Targets, channels, resolve
 from mltop.probes.reach.view import NodeView
@@ -255,9 +256,9 @@ class Machines:
 
 
 def refuse_limits(views: Iterable[NodeView]) -> None:
-    """Raises LimitReached where a limit of the system keeps all nodes that answer from being read."""
-    gaps = [(view.node, view.sample.gaps) for view in views if view.sample is not None]
-    limits = [next((f"{node}: {gap.why}" for gap in own if gap.code == "limit"), "") for node, own in gaps]
+    """Raises LimitReached where a limit of the system hides the ranks of all nodes that answer."""
+    unread = [(view.node, unread_ranks(view.sample)) for view in views if view.sample is not None]
+    limits = [f"{node}: {gap.why}" if gap is not None and gap.code == "limit" else "" for node, gap in unread]
     if limits and all(limits):
         raise LimitReached(limits[0])
 

@@ -346,7 +346,7 @@ def test_a_driver_that_is_gone_is_one_line_with_its_command(machine: FakeMachine
     assert lines[-1].strip() == f"do: {command}"
 
 
-@pytest.mark.parametrize("command", ["check", "stacks", "snapshot"])
+@pytest.mark.parametrize("command", ["check", "snapshot"])
 def test_a_limit_of_open_files_is_named_once(command: str) -> None:
     argv = ["sh", "-c", f"ulimit -n 32; exec '{sys.executable}' -m mltop {command}"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
