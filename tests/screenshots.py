@@ -63,14 +63,14 @@ class Picture:
 
 HUNG = Scene(hung_s=95.0)
 PICTURES = (
-    Picture("overview", SCENES["hung"], size=(120, 40)),
+    Picture("overview", SCENES["hung"], ("n",), size=(120, 40)),
     Picture("fine", SCENES["fine"], size=(120, 36)),
-    Picture("ranks", HUNG, ("3",), size=(120, 16)),
-    Picture("stacks", HUNG, ("t",), size=(120, 30)),
+    Picture("ranks", HUNG, ("n", "3"), size=(120, 16)),
+    Picture("stacks", HUNG, ("n", "t"), size=(120, 30)),
     Picture("gpu", SCENES["throttled"], ("2", "j", "enter"), size=(120, 40)),
     Picture("links", Scene(nodes=8), ("2", "n", "n", "n", "n", "n", "5"), size=(120, 32)),
-    Picture("help", HUNG, ("question_mark",), size=(120, 30)),
-    Picture("fleet", SCENES["hung-64"], size=(120, 40)),
+    Picture("help", HUNG, ("n", "question_mark"), size=(120, 30)),
+    Picture("fleet", SCENES["hung-64"], ("n",), size=(120, 40)),
     Picture("probes", Scene(nodes=3), ("M", "enter")),
 )
 

@@ -33,7 +33,7 @@ def measure(nodes: int, hangs: bool) -> dict[str, float]:
     """One dump of ``nodes`` simulated nodes, until it is sure of its verdict."""
     hang_after_s = HUNG_AT_ONCE_S if hangs else NEVER_S
     fleet = python_command("mltop.probes.demo.fleet", "--nodes", str(nodes), "--hang-after", str(hang_after_s))
-    session = LiveSession("bench", [Channel(tuple(fleet), node_names(nodes, 1))], 1.0, lambda _: "")
+    session = LiveSession("bench", [Channel(tuple(fleet), node_names(nodes, 1))], 1.0, lambda *_: "")
     try:
         while any(view.sample is None for view in session.view().nodes):
             time.sleep(0.05)

@@ -13,7 +13,7 @@ from mltop.tui import starting
 def main(nodes: int, hangs_after_s: str) -> int:
     names = tuple(f"sim{number:03d}" for number in range(1, nodes + 1))
     command = python_command("mltop.probes.demo.fleet", "--nodes", str(nodes), "--hang-after", hangs_after_s)
-    session = LiveSession("benchmark", [Channel(tuple(command), names)], 1.0, lambda reports: "")
+    session = LiveSession("benchmark", [Channel(tuple(command), names)], 1.0, lambda *_: "")
     from mltop.tui.app.app import MltopApp
 
     app = MltopApp(session)

@@ -160,7 +160,7 @@ def good_capture(directory: Path) -> None:
     dump = RankStacks(10, 0, "j", node="n1", taken_at=1.0, digests=[digest], raw=[{"pid": 10, "threads": []}])
     writer = CaptureWriter(directory)
     states = [NodeState("n1", "live"), NodeState("n2", "lost", "gone", 4.0)]
-    finish_capture(writer, Material(states, {"n1": [good_sample(1.0)]}, [dump], states[1:]), [], lambda _: "text\n")
+    finish_capture(writer, Material(states, {"n1": [good_sample(1.0)]}, [dump], states[1:]), [], lambda *_: "text\n")
 
 
 CAPTURE = ("manifest.json", "verdict.json", "samples/n1.jsonl.gz", "stacks/n1/rank-0-pid-10.json")

@@ -171,7 +171,7 @@ def test_a_capture_of_the_demo_holds_the_demo_only(
     foreign: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", ROOT)
-    session = LiveSession("demo", [Channel((*COMMAND, "--node", "here"), ("here",))], 0.2, lambda _: "")
+    session = LiveSession("demo", [Channel((*COMMAND, "--node", "here"), ("here",))], 0.2, lambda *_: "")
     try:
         wait_until(lambda: [n for n in session.view().nodes if n.sample and len(n.sample.ranks) >= 4], 60, "the job")
         others = group_of(foreign[0].pid)

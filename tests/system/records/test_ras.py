@@ -285,7 +285,7 @@ def test_the_answer_of_another_stand_is_not_joined(hub: Hub, job: Job) -> None:
 def test_the_session_asks_and_later_dumps_know_it(job: Job) -> None:
     """Young processes: what comes of it is that nothing is asked, through all of the session's own parts."""
     channels = local.launch(("here",), LaunchOptions())
-    session = LiveSession("here", channels, 0.2, lambda _: "")
+    session = LiveSession("here", channels, 0.2, lambda *_: "")
     try:
         own = {process.pid for process in job.processes}
         wait_until(lambda: own <= {rank.pid for rank in _ranks(session.hub)}, 60.0)

@@ -136,7 +136,7 @@ def test_a_fleet_is_judged_in_slices(fleet: Material) -> None:
 
 @pytest.mark.usefixtures("_as_before")
 def test_a_live_session_has_others_go_first_between_two_slices() -> None:
-    session = LiveSession("nobody", [], 1.0, lambda _: "")
+    session = LiveSession("nobody", [], 1.0, lambda *_: "")
     try:
         (pause,) = values._between_slices
         began = time.monotonic()

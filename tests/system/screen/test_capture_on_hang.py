@@ -46,7 +46,7 @@ def test_what_cannot_be_is_one_line(args: list[str], words: str, tmp_path: Path)
 
 
 def captured(parent: Path, least_free_bytes: int) -> CaptureResult:
-    session = LiveSession("test", [well_behaved()], 0.1, lambda _: "words")
+    session = LiveSession("test", [well_behaved()], 0.1, lambda *_: "words")
     done: list[CaptureResult] = []
     ended = threading.Event()
 

@@ -25,7 +25,7 @@ from mltop.probes.investigate.session import LiveSession
 from mltop.probes.reach.channel import Channel
 from mltop.tui.app.app import MltopApp
 stubborn = "trap '' TERM HUP; sleep 600 & echo $! > helper; while :; do sleep 1; done"
-session = LiveSession("test", [Channel(("sh", "-c", stubborn), ("n1",))], 0.2, lambda _: "")
+session = LiveSession("test", [Channel(("sh", "-c", stubborn), ("n1",))], 0.2, lambda *_: "")
 app = MltopApp(session)
 app.run()
 sys.exit(app.return_code)

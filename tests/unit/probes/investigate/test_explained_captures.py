@@ -23,7 +23,7 @@ CRASH = 'Traceback (most recent call last):\n  File "/a.py", line 1, in f\nValue
 def captured(to: Path, packed: bool = False) -> Path:
     material = hung_material()
     writer = begin(to, 0.0)
-    finish_capture(writer, material, judge(material), lambda _: "words")
+    finish_capture(writer, material, judge(material), lambda *_: "words")
     if packed:
         pack(writer, to)
     return to if packed else writer.directory

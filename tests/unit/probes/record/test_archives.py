@@ -40,7 +40,7 @@ def material() -> Material:
 
 def captured(to: Path, packed: bool = True) -> Path:
     writer = begin(to, 0.0)
-    finish_capture(writer, material(), [], lambda _: "words", incidents=[INCIDENT])
+    finish_capture(writer, material(), [], lambda *_: "words", incidents=[INCIDENT])
     if packed:
         pack(writer, to)
     return writer.directory
@@ -109,7 +109,7 @@ def test_a_link_laid_into_the_folder_is_not_packed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("key")
     writer = begin(tmp_path / "c.tar.gz", 0.0)
-    finish_capture(writer, material(), [], lambda _: "words")
+    finish_capture(writer, material(), [], lambda *_: "words")
     (writer.directory / "stolen").symlink_to(secret)
     pack(writer, tmp_path / "c.tar.gz")
     with tarfile.open(tmp_path / "c.tar.gz") as tar:

@@ -175,7 +175,7 @@ def capture(tmp_path: Path) -> Path:
     raw = [{"pid": 10, "threads": [{"frames": []}]}]
     dump = RankStacks(10, 0, "j", node="n1", taken_at=1.0, digests=[digest], raw=raw)
     writer = CaptureWriter(tmp_path / "c")
-    finish_capture(writer, Material([NodeState("n1", "live")], {"n1": [Sample("n1", 1.0)]}, [dump]), [], lambda _: "")
+    finish_capture(writer, Material([NodeState("n1", "live")], {"n1": [Sample("n1", 1.0)]}, [dump]), [], lambda *_: "")
     assert load(tmp_path / "c").gaps == []
     return tmp_path / "c"
 

@@ -86,7 +86,7 @@ def test_other_files_are_refused_with_a_reason(tmp_path: Path) -> None:
 
 def written(directory: Path, material: Material) -> CaptureWriter:
     writer = CaptureWriter(directory)
-    finish_capture(writer, material, judge(material), lambda reports: f"{len(reports)} reports\n")
+    finish_capture(writer, material, judge(material), lambda reports, _: f"{len(reports)} reports\n")
     return writer
 
 
