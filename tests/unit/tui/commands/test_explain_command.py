@@ -137,8 +137,8 @@ def test_interrupted_it_says_what_it_knows(tmp_path: Path) -> None:
     assert [culprit.rank for culprit in told.incident.culprits] == [1]
 
 
-@pytest.mark.parametrize(("job_id", "words"), [("x", "is not a Slurm job id"), ("7", "Slurm knows no such job")])
-def test_a_job_that_slurm_does_not_know(
+@pytest.mark.parametrize(("job_id", "words"), [("x", "is not a Slurm job id"), ("7", "Slurm's sacct is not on this machine")])
+def test_a_job_that_slurm_cannot_be_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_id: str, words: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
