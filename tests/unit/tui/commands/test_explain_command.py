@@ -137,7 +137,9 @@ def test_interrupted_it_says_what_it_knows(tmp_path: Path) -> None:
     assert [culprit.rank for culprit in told.incident.culprits] == [1]
 
 
-@pytest.mark.parametrize(("job_id", "words"), [("x", "is not a Slurm job id"), ("7", "Slurm's sacct is not on this machine")])
+@pytest.mark.parametrize(
+    ("job_id", "words"), [("x", "is not a Slurm job id"), ("7", "Slurm's sacct is not on this machine")]
+)
 def test_a_job_that_slurm_cannot_be_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_id: str, words: str
 ) -> None:
